@@ -1,0 +1,49 @@
+# Everything that a newcomer needs: Linux, Python 3.11+ with pip, make, a package index.
+UV_VERSION := 0.13.9
+UV := .tools/uv/bin/uv
+export UV_PYTHON_DOWNLOADS := never
+export UV_NO_PROGRESS := 1
+PYTHON ?= python3
+RUN := .venv/bin/
+ARGS ?=
+
+.PHONY: help setup test check format protos lock clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(UV):
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target .tools/uv uv==$(UV_VERSION)
+
+.venv/.synced: pyproject.toml uv.lock | $(UV)
+	$(UV) sync --quiet --frozen --python $(PYTHON)
+	@touch $@
+
+setup: .venv/.synced ## install everything into .venv
+
+test: setup ## pass the tests (ARGS='-k name' for some)
+	$(RUN)pytest $(ARGS)
+
+check: setup ## lint, types, import layers, protos, generated files
+	$(RUN)ruff check .
+	$(RUN)ruff format --check --quiet .
+	$(RUN)mypy
+	$(RUN)lint-imports --no-cache >/dev/null || $(RUN)lint-imports --no-cache
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf lint
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf format --diff --exit-code
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)python -m tests.protocol.generated
+
+format: setup ## put code and protos into the one form
+	$(RUN)ruff check --fix --quiet .
+	$(RUN)ruff format --quiet .
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf format --write
+
+protos: setup ## generate epp/_pb from protos/
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf generate
+
+lock: $(UV) ## resolve the dependencies anew
+	$(UV) lock
+
+clean: ## remove what the targets made in this folder
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The admin port: what the EPP knows, for people and tools."""

@@ -1,0 +1,1 @@
+"""What exists: endpoints, the pool they form, and how they are discovered."""

@@ -1,0 +1,59 @@
+"""One routable `ip:port` and what is known of the worker behind it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+HostPort = NewType("HostPort", str)
+"""`ip:port`, an IPv6 address in brackets: the form of the destination header (protocol rule P8)."""
+
+
+class Role(StrEnum):
+    """What a worker does for a request."""
+
+    DECODE = "decode"
+    PREFILL = "prefill"
+    ENCODE = "encode"
+
+
+def host_port(address: str, port: int) -> HostPort:
+    """`address:port`, with brackets around an IPv6 address."""
+    return HostPort(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One (worker, target port) pair; each data-parallel rank with a port of its own is its own endpoint.
+
+    Two endpoints are the same incarnation when `name`, `uid`, `generation`, `address` and `port` agree: a restarted
+    worker at the same address is another one, with an empty cache and no load.
+    """
+
+    name: str
+    address: str
+    port: int
+    uid: str = ""
+    generation: int = 0
+    rank: int = 0
+    roles: frozenset[Role] = frozenset({Role.DECODE, Role.PREFILL})
+    engine: str = "vllm"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    events_port: int | None = None
+    """Port of the rank's own ZMQ publisher; None: no KV events from here."""
+    replay_port: int | None = None
+    metrics_port: int | None = None
+    """Port of `/metrics`; None: the serving port."""
+    block_size: int | None = None
+    """Tokens per KV block where it differs from the pool's setting."""
+    instance_id: int | None = None
+    """Dynamo's worker instance id, which its sidecar demands in a header; None: not a Dynamo worker."""
+    host_port: HostPort = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host_port", host_port(self.address, self.port))
+
+    @property
+    def incarnation(self) -> tuple[str, str, int, HostPort]:
+        """What tells this run of the worker from an earlier one at the same place."""
+        return (self.name, self.uid, self.generation, self.host_port)

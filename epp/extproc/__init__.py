@@ -1,0 +1,1 @@
+"""The protocol: from ext_proc messages to a pick and back."""

@@ -1,0 +1,1 @@
+"""The path of a request: receive, understand, pick, answer, watch the response, release."""

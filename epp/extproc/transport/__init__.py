@@ -1,0 +1,1 @@
+"""Carriers of ext_proc messages; the only place that knows gRPC."""

@@ -1,0 +1,1 @@
+"""What is cached where: prefix keys, event decoding, subscriber, index."""

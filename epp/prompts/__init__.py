@@ -1,0 +1,1 @@
+"""What a request asks to be computed: API parsing, chat template, tokens."""

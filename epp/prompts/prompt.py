@@ -1,0 +1,53 @@
+"""What a request asks to be computed."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Api(StrEnum):
+    """The API that a request speaks; UNKNOWN is routed by load alone."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    UNKNOWN = "unknown"
+
+
+class TokenSource(StrEnum):
+    """Where a prompt's token ids came from; counted, so that a fallback never goes unseen."""
+
+    TOKENIZER = "tokenizer"
+    REQUEST = "request"
+    NONE = "none"
+
+
+EMPTY_TOKENS: NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """Token ids as the engine will see them, and the namespace in which equal tokens mean equal KV blocks.
+
+    `tokens` is a contiguous uint32 buffer, empty when the tokens are not known. `namespace` is the model or LoRA
+    adapter, the cache salt and the media ids, joined unambiguously; the empty string is the base model, unsalted.
+    """
+
+    tokens: NDArray[np.uint32] = field(default_factory=lambda: EMPTY_TOKENS)
+    namespace: str = ""
+    source: TokenSource = TokenSource.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One understood request; the defaults are what holds for a request that could not be understood."""
+
+    id: str = ""
+    api: Api = Api.UNKNOWN
+    model: str = ""
+    prompt: Prompt = field(default_factory=Prompt)
+    stream: bool = False
+    max_output_tokens: int | None = None
+    size: int = 0
+    """Body bytes seen: a hint of the work when the tokens are not known."""

@@ -1,0 +1,1 @@
+"""Which endpoint: candidates, policies, load and reservations."""

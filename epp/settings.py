@@ -1,0 +1,143 @@
+"""Every environment variable, in one model; docs/settings.md is generated from it."""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+PREFIX = "EPP_"
+
+_SERVICE_LINK = re.compile(r"EPP_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://.*")
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the text names it and says what was expected."""
+
+
+class BodyMode(StrEnum):
+    """How the gateway sends bodies, where it does not announce it."""
+
+    AUTO = "auto"
+    NONE = "none"
+    STREAMED = "streamed"
+    BUFFERED = "buffered"
+    BUFFERED_PARTIAL = "buffered_partial"
+    FULL_DUPLEX_STREAMED = "full_duplex_streamed"
+
+
+def _setting(default: Any, description: str, *, names: tuple[str, ...] = (), **limits: Any) -> Any:
+    """A setting with its meaning and the names that operators know from other pickers."""
+    return Field(default, description=description, json_schema_extra={"names": list(names)}, **limits)
+
+
+class Settings(BaseModel):
+    """What `epp serve` reads from the environment, checked once at the start."""
+
+    model_config = ConfigDict(frozen=True)
+
+    # --- Ports
+    host: str = _setting("0.0.0.0", "Address on which the gRPC, health and metrics ports listen.")  # noqa: S104
+    grpc_port: int = _setting(9002, "Port of the ext_proc gRPC service.", ge=0, le=65535)
+    health_port: int = _setting(9003, "Port of the gRPC health service.", ge=0, le=65535)
+    metrics_port: int = _setting(9090, "Port of Prometheus metrics.", names=("DYN_EPP_METRICS_PORT",), ge=0, le=65535)
+    admin_host: str = _setting("127.0.0.1", "Address of the admin port; keep it on loopback unless it is protected.")
+    admin_port: int = _setting(9091, "Port of the admin endpoint, which serves /status.", ge=0, le=65535)
+
+    # --- Endpoints
+    endpoints_file: Path | None = _setting(None, "YAML or JSON file that lists the endpoints.")
+
+    # --- Exchange
+    request_body_mode: BodyMode = _setting(
+        BodyMode.AUTO, "Mode of request bodies where the gateway does not announce it; auto: what the messages show."
+    )
+    response_body_mode: BodyMode = _setting(
+        BodyMode.AUTO, "Mode of response bodies where the gateway does not announce it; auto: what the messages show."
+    )
+    max_body_bytes: int = _setting(
+        32 * 1024 * 1024,
+        "Bytes of a request body that are kept for the pick; a longer one still streams through.",
+        ge=0,
+    )
+
+    # --- Prompts
+    tokenizer_path: Path | None = _setting(None, "Directory with tokenizer.json and the chat template of the model.")
+    chat_template: Path | None = _setting(None, "Chat template file; default: the one in the tokenizer directory.")
+
+    # --- KV cache
+    kv_events: bool = _setting(
+        True, "Whether to follow the engines' KV events.", names=("DYN_ROUTER_USE_KV_EVENTS", "DYN_USE_KV_EVENTS")
+    )
+    block_size: int = _setting(
+        16, "Tokens per KV block of the engines.", names=("DYN_KV_CACHE_BLOCK_SIZE",), ge=1, le=65536
+    )
+
+    # --- Scheduling
+    policy: str = _setting("predicted-ttft", "Name of the policy that picks the endpoint.")
+    fallbacks: int = _setting(
+        0, "Ordered fallback endpoints named behind the pick; only Istio walks a list.", ge=0, le=16
+    )
+
+    # --- Life
+    drain_delay_seconds: float = _setting(0.0, "Seconds between not ready and refusing new streams.", ge=0)
+    drain_timeout_seconds: float = _setting(120.0, "Seconds that running streams get to finish.", ge=0)
+    log_level: str = _setting("info", "Least severe log level: debug, info, warning, error.")
+
+
+def names_of(name: str, field: FieldInfo) -> list[str]:
+    """The environment variables that set a field, our own name first."""
+    extra = field.json_schema_extra
+    aliases = extra.get("names") if isinstance(extra, dict) else None
+    return [PREFIX + name.upper(), *(map(str, aliases) if isinstance(aliases, list) else ())]
+
+
+def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings in `environ` (default: the process environment).
+
+    Raises SettingsError for an unknown `EPP_*` name or a value that does not fit.
+    """
+    environ = os.environ if environ is None else environ
+    environ = {name: value for name, value in environ.items() if not _is_service_link(name, value)}
+    _refuse_unknown(environ)
+    values: dict[str, str] = {}
+    origin: dict[str, str] = {}
+    for name, field in Settings.model_fields.items():
+        for variable in names_of(name, field):
+            if environ.get(variable, "").strip():
+                values[name] = environ[variable].strip()
+                origin[name] = variable
+                break
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(_explain(error, values, origin)) from None
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    """Whether Kubernetes made this variable, as it does in every pod for a Service whose name begins with `epp`."""
+    return bool(_SERVICE_LINK.fullmatch(variable) or (variable.endswith("_PORT") and _LINK_VALUE.fullmatch(value)))
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    for variable in sorted(environ):
+        if variable.startswith(PREFIX) and variable not in known:
+            near = difflib.get_close_matches(variable, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "; see `epp settings` for all names"
+            raise SettingsError(f"{variable}: no such setting{hint}")
+
+
+def _explain(error: ValidationError, values: Mapping[str, str], origin: Mapping[str, str]) -> str:
+    lines = []
+    for problem in error.errors():
+        name = str(problem["loc"][0]) if problem["loc"] else ""
+        variable = origin.get(name, PREFIX + name.upper())
+        expected = problem["msg"][0].lower() + problem["msg"][1:]
+        lines.append(f"{variable}={values.get(name, '')!r}: {expected}")
+    return "\n".join(lines)

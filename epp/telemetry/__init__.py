@@ -1,0 +1,1 @@
+"""Metrics, logs and traces; a leaf that every part may use."""
