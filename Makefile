@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/
 ARGS ?=
 
-.PHONY: help setup test check format protos lock clean
+.PHONY: help setup test check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -33,14 +33,19 @@ check: setup ## lint, types, import layers, protos, generated files
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf lint
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf format --diff --exit-code
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)python -m tests.protocol.generated
+	$(RUN)epp settings --markdown | diff -u docs/settings.md - || { echo "docs/settings.md is stale: make settings-doc"; exit 1; }
 
 format: setup ## put code and protos into the one form
+	$(RUN)ruff format --quiet .
 	$(RUN)ruff check --fix --quiet .
 	$(RUN)ruff format --quiet .
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf format --write
 
 protos: setup ## generate epp/_pb from protos/
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf generate
+
+settings-doc: setup ## generate docs/settings.md
+	$(RUN)epp settings --markdown > docs/settings.md
 
 lock: $(UV) ## resolve the dependencies anew
 	$(UV) lock

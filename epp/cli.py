@@ -2,19 +2,91 @@
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from epp import __version__
-from epp.settings import SettingsError, load_settings
+from epp.settings import SettingsError
+
+EXIT_CODES = """exit codes:
+  0  fine
+  1  the answer is no
+  2  bad input
+  3  could not start, or could not decide"""
+
+Run = Callable[[argparse.Namespace], int]
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 fine, 1 the answer is no, 2 bad input, 3 could not start."""
-    parser = argparse.ArgumentParser(prog="epp", description="Endpoint Picker for the Gateway API Inference Extension")
-    parser.add_argument("--version", action="version", version=f"epp {__version__}")
-    parser.parse_args(argv)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    run: Run = arguments.run
     try:
-        load_settings()
+        return run(arguments)
     except SettingsError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - a command speaks to a person
+        print(f"epp: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to a person
         return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="epp",
+        description="Endpoint Picker for the Kubernetes Gateway API Inference Extension.",
+        epilog=f"start here: epp serve --help; all settings: epp settings\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"epp {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_serve(commands)
+    _add_settings(commands)
+    return parser
+
+
+def command(commands: Commands, name: str, help_: str, example: str) -> argparse.ArgumentParser:
+    """A sub-command whose help shows an example and the exit codes."""
+    return commands.add_parser(
+        name,
+        help=help_,
+        description=help_[0].upper() + help_[1:] + ".",
+        epilog=f"example:\n{example}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_serve(commands: Commands) -> None:
+    example = (
+        "  EPP_ENDPOINTS_FILE=endpoints.yaml EPP_TOKENIZER_PATH=/models/llama epp serve\n"
+        "  (SIGTERM drains: not ready, let running streams finish, exit 0)"
+    )
+    parser = command(commands, "serve", "answer the Gateway's ext_proc calls; configured by EPP_* variables", example)
+    parser.set_defaults(run=_serve)
+
+
+def _serve(_arguments: argparse.Namespace) -> int:
+    from epp.app import serve
+    from epp.settings import load_settings
+
+    return serve(load_settings())
+
+
+def _add_settings(commands: Commands) -> None:
+    parser = command(commands, "settings", "list every setting with its meaning and default", "  epp settings --json")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="as JSON")
+    form.add_argument("--markdown", action="store_true", help="as docs/settings.md")
+    parser.set_defaults(run=_settings)
+
+
+def _settings(arguments: argparse.Namespace) -> int:
+    from epp.settings_table import as_json, as_markdown, as_table
+
+    form = as_json if arguments.json else as_markdown if arguments.markdown else as_table
+    print(form(), end="")  # noqa: T201
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

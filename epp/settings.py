@@ -37,12 +37,9 @@ def _setting(default: Any, description: str, *, names: tuple[str, ...] = (), **l
     return Field(default, description=description, json_schema_extra={"names": list(names)}, **limits)
 
 
-class Settings(BaseModel):
-    """What `epp serve` reads from the environment, checked once at the start."""
+class PortsSettings(BaseModel):
+    """Where the EPP listens."""
 
-    model_config = ConfigDict(frozen=True)
-
-    # --- Ports
     host: str = _setting("0.0.0.0", "Address on which the gRPC, health and metrics ports listen.")  # noqa: S104
     grpc_port: int = _setting(9002, "Port of the ext_proc gRPC service.", ge=0, le=65535)
     health_port: int = _setting(9003, "Port of the gRPC health service.", ge=0, le=65535)
@@ -50,10 +47,16 @@ class Settings(BaseModel):
     admin_host: str = _setting("127.0.0.1", "Address of the admin port; keep it on loopback unless it is protected.")
     admin_port: int = _setting(9091, "Port of the admin endpoint, which serves /status.", ge=0, le=65535)
 
-    # --- Endpoints
+
+class EndpointsSettings(BaseModel):
+    """Where the endpoints come from."""
+
     endpoints_file: Path | None = _setting(None, "YAML or JSON file that lists the endpoints.")
 
-    # --- Exchange
+
+class ExchangeSettings(BaseModel):
+    """How requests and their bodies are handled."""
+
     request_body_mode: BodyMode = _setting(
         BodyMode.AUTO, "Mode of request bodies where the gateway does not announce it; auto: what the messages show."
     )
@@ -66,11 +69,17 @@ class Settings(BaseModel):
         ge=0,
     )
 
-    # --- Prompts
+
+class PromptsSettings(BaseModel):
+    """How a request becomes token ids."""
+
     tokenizer_path: Path | None = _setting(None, "Directory with tokenizer.json and the chat template of the model.")
     chat_template: Path | None = _setting(None, "Chat template file; default: the one in the tokenizer directory.")
 
-    # --- KV cache
+
+class KvCacheSettings(BaseModel):
+    """What is known of the engines' KV caches."""
+
     kv_events: bool = _setting(
         True, "Whether to follow the engines' KV events.", names=("DYN_ROUTER_USE_KV_EVENTS", "DYN_USE_KV_EVENTS")
     )
@@ -78,16 +87,48 @@ class Settings(BaseModel):
         16, "Tokens per KV block of the engines.", names=("DYN_KV_CACHE_BLOCK_SIZE",), ge=1, le=65536
     )
 
-    # --- Scheduling
+
+class SchedulingSettings(BaseModel):
+    """How an endpoint is picked."""
+
     policy: str = _setting("predicted-ttft", "Name of the policy that picks the endpoint.")
     fallbacks: int = _setting(
         0, "Ordered fallback endpoints named behind the pick; only Istio walks a list.", ge=0, le=16
     )
 
-    # --- Life
+
+class LifeSettings(BaseModel):
+    """Start, drain and logs."""
+
     drain_delay_seconds: float = _setting(0.0, "Seconds between not ready and refusing new streams.", ge=0)
     drain_timeout_seconds: float = _setting(120.0, "Seconds that running streams get to finish.", ge=0)
     log_level: str = _setting("info", "Least severe log level: debug, info, warning, error.")
+
+
+class Settings(
+    LifeSettings,
+    SchedulingSettings,
+    KvCacheSettings,
+    PromptsSettings,
+    ExchangeSettings,
+    EndpointsSettings,
+    PortsSettings,
+):
+    """What `epp serve` reads from the environment, checked once at the start."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+SECTIONS: tuple[type[BaseModel], ...] = (
+    PortsSettings,
+    EndpointsSettings,
+    ExchangeSettings,
+    PromptsSettings,
+    KvCacheSettings,
+    SchedulingSettings,
+    LifeSettings,
+)
+"""The sections in the order of the documentation."""
 
 
 def names_of(name: str, field: FieldInfo) -> list[str]:
