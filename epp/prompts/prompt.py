@@ -26,16 +26,27 @@ class TokenSource(StrEnum):
 EMPTY_TOKENS: NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
 
 
+@dataclass(frozen=True, slots=True)
+class Media:
+    """One image, sound or video in a prompt."""
+
+    id: str
+    """The engine's own identifier of the content."""
+    offset: int
+    """Token position at which its placeholder tokens begin."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """Token ids as the engine will see them, and the namespace in which equal tokens mean equal KV blocks.
+    """Token ids as the engine will see them, and what else makes equal tokens mean different KV blocks.
 
-    `tokens` is a contiguous uint32 buffer, empty when the tokens are not known. `namespace` is the model or LoRA
-    adapter, the cache salt and the media ids, joined unambiguously; the empty string is the base model, unsalted.
+    `tokens` is a contiguous uint32 buffer, empty when the tokens are not known. `namespace` is made by
+    `epp.prompts.namespace`; the empty string is the base model, unsalted.
     """
 
     tokens: NDArray[np.uint32] = field(default_factory=lambda: EMPTY_TOKENS)
     namespace: str = ""
+    media: tuple[Media, ...] = ()
     source: TokenSource = TokenSource.NONE
 
 
