@@ -10,7 +10,7 @@ from epp.endpoints.endpoint import Endpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Position i of every field belongs to the same endpoint."""
+    """Position i of every array and of `endpoints` belongs to the same endpoint."""
 
     endpoints: tuple[Endpoint, ...]
     columns: NDArray[np.intp]
@@ -18,10 +18,18 @@ class Candidates:
     """Leading tokens of this request's prompt that the endpoint holds."""
     in_flight: NDArray[np.int64]
     """Requests reserved and not yet ended."""
-    prefill_tokens: NDArray[np.float64]
+    prefill_tokens: NDArray[np.int64]
     """Tokens promised to the endpoint whose prefill is not yet known to be done."""
-    decode_tokens: NDArray[np.float64]
+    decode_tokens: NDArray[np.int64]
     """Context tokens of requests that are decoding."""
+    wait_seconds: NDArray[np.float64]
+    """Predicted time until the prefill promised to the endpoint is done."""
+    work_seconds: NDArray[np.float64]
+    """Predicted time of this request's own prefill there."""
+    prompt_tokens: int
+    """Length of the prompt; an estimate from the body's size where the tokens are not known."""
+    now: float
+    """Seconds on the scheduler's clock."""
 
     def __len__(self) -> int:
         return len(self.endpoints)

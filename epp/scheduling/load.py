@@ -1,5 +1,6 @@
 """The work that our own picks have put on each endpoint, and the guard that owns each piece of it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,72 +8,203 @@ from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import Endpoint
 
+Clock = Callable[[], float]
+"""Seconds on a clock that never goes back."""
+
+_MICROS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one request asks of the endpoint it was sent to."""
+
+    prefill_tokens: int
+    """Prompt tokens that the endpoint must compute; the others are cached there."""
+    context_tokens: int
+    """All prompt tokens: what the request occupies once it decodes."""
+    prefill_seconds: float = 0.0
+    """Predicted time of the prefill alone."""
+    streamed: bool = True
+    """Whether the answer's first byte tells that prefill is done; it does not for a plain JSON answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """One prefill seen from its beginning to its end: what rates are learnt from."""
+
+    column: int
+    prefill_tokens: int
+    context_tokens: int
+    seconds: float
+
 
 class Load:
-    """Sums of all live reservations, by pool column.
+    """Sums of all live reservations, by pool column, in whole tokens and microseconds so that they never drift.
 
-    Only `Reservation` writes the sums. A column that changes hands is zeroed and gets a new owner number, so the end
-    of a request that ran on the former owner leaves the new one untouched.
+    Prefills of one endpoint are taken to run one after another in the order of their picks: the first one is under way
+    since `now` was when it became first, so the time promised shrinks as it passes. A column that changes hands gets a
+    new queue; a reservation made on the old one no longer touches the sums.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock, on_prefill: Callable[[Prefill], None] | None = None) -> None:
+        self._clock = clock
+        self._on_prefill = on_prefill
+        self._queues: list[_Queue] = []
         self.in_flight: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self.prefill_tokens: NDArray[np.float64] = np.zeros(0, dtype=np.float64)
-        self.decode_tokens: NDArray[np.float64] = np.zeros(0, dtype=np.float64)
-        self._owners: list[int] = []
-        self._next_owner = 0
+        self.prefill_tokens: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.decode_tokens: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._promised: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._first: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._since: NDArray[np.float64] = np.zeros(0)
+        self._ends_unseen: NDArray[np.float64] = np.zeros(0)
 
     def join(self, column: int, _endpoint: Endpoint) -> None:
         """A new endpoint owns `column`, with no load."""
-        missing = column + 1 - len(self._owners)
+        missing = column + 1 - len(self._queues)
         if missing > 0:
-            self.in_flight = np.append(self.in_flight, np.zeros(missing, dtype=np.int64))
-            self.prefill_tokens = np.append(self.prefill_tokens, np.zeros(missing))
-            self.decode_tokens = np.append(self.decode_tokens, np.zeros(missing))
-            self._owners.extend([-1] * missing)
-        self._next_owner += 1
-        self._owners[column] = self._next_owner
-        self._zero(column)
+            self._queues.extend(_Queue(len(self._queues) + i) for i in range(missing))
+            self._grow(missing)
+        self._reset(column)
 
     def leave(self, column: int, _endpoint: Endpoint) -> None:
         """The endpoint is gone; what still runs there counts no more."""
-        self._owners[column] = -1
-        self._zero(column)
+        self._reset(column)
 
-    def reserve(self, column: int, *, prefill_tokens: int, context_tokens: int) -> "Reservation":
+    def wait_seconds(self, columns: NDArray[np.intp], now: float) -> NDArray[np.float64]:
+        """Predicted seconds until each column has done the prefill promised to it."""
+        self._retire_unseen(now)
+        since, first = self._since[columns], self._first[columns]
+        done = np.minimum((now - since) * _MICROS, first)
+        return np.asarray((self._promised[columns] - np.maximum(done, 0.0)) / _MICROS)
+
+    def reserve(self, column: int, work: Work) -> "Reservation":
         """Count one request on `column` until its reservation is released."""
+        reservation = Reservation(self, work)
+        self._enter(reservation, column)
+        return reservation
+
+    def _grow(self, missing: int) -> None:
+        for name in ("in_flight", "prefill_tokens", "decode_tokens", "_promised", "_first", "_since", "_ends_unseen"):
+            array = getattr(self, name)
+            setattr(self, name, np.append(array, np.zeros(missing, dtype=array.dtype)))
+
+    def _reset(self, column: int) -> None:
+        self._queues[column] = _Queue(column)
+        for sums in (self.in_flight, self.prefill_tokens, self.decode_tokens, self._promised):
+            sums[column] = 0
+        self._begin_next(column, 0.0)
+
+    def _enter(self, reservation: "Reservation", column: int) -> None:
+        queue = self._queues[column]
+        reservation.queue = queue
         self.in_flight[column] += 1
-        self.prefill_tokens[column] += prefill_tokens
-        return Reservation(self, column, self._owners[column], _Share(prefill_tokens, context_tokens))
+        self.prefill_tokens[column] += reservation.work.prefill_tokens
+        self._promised[column] += reservation.micros
+        queue.prefills[reservation] = None
+        if len(queue.prefills) == 1:
+            self._begin_next(column, self._clock())
 
-    def owned(self, column: int, owner: int) -> bool:
-        """Whether `column` still belongs to the endpoint that had it when `owner` was drawn."""
-        return self._owners[column] == owner
+    def _exit(self, reservation: "Reservation") -> None:
+        queue = reservation.queue
+        if self._queues[queue.column] is not queue:
+            return
+        if reservation in queue.prefills:
+            self._end_prefill(reservation, self._clock())
+        self.in_flight[queue.column] -= 1
+        self.decode_tokens[queue.column] -= reservation.decode_tokens
 
-    def _zero(self, column: int) -> None:
-        self.in_flight[column] = 0
-        self.prefill_tokens[column] = 0.0
-        self.decode_tokens[column] = 0.0
+    def _first_token(self, reservation: "Reservation") -> None:
+        queue = reservation.queue
+        if self._queues[queue.column] is not queue or reservation not in queue.prefills:
+            return
+        now = self._clock()
+        if reservation.work.streamed and next(iter(queue.prefills)) is reservation:
+            self._tell(reservation, now)
+        elif reservation.work.streamed:
+            self._end_unseen_before(reservation, now)
+        self._end_prefill(reservation, now)
+        self._decode(reservation, reservation.work.context_tokens)
+
+    def _tell(self, reservation: "Reservation", now: float) -> None:
+        if self._on_prefill is not None:
+            work, column = reservation.work, reservation.queue.column
+            seconds = max(0.0, now - float(self._since[column]))
+            self._on_prefill(
+                Prefill(
+                    column=column,
+                    prefill_tokens=work.prefill_tokens,
+                    context_tokens=work.context_tokens,
+                    seconds=seconds,
+                )
+            )
+
+    def _decode(self, reservation: "Reservation", tokens: int) -> None:
+        if self._queues[reservation.queue.column] is reservation.queue:
+            reservation.decode_tokens += tokens
+            self.decode_tokens[reservation.queue.column] += tokens
+
+    def _end_prefill(self, reservation: "Reservation", now: float) -> None:
+        queue = reservation.queue
+        was_first = next(iter(queue.prefills)) is reservation
+        del queue.prefills[reservation]
+        self.prefill_tokens[queue.column] -= reservation.work.prefill_tokens
+        self._promised[queue.column] -= reservation.micros
+        if was_first:
+            self._begin_next(queue.column, now)
+
+    def _begin_next(self, column: int, now: float) -> None:
+        first = next(iter(self._queues[column].prefills), None)
+        self._since[column] = now
+        self._first[column] = 0 if first is None else first.micros
+        unseen = first is not None and not first.work.streamed
+        self._ends_unseen[column] = now + self._first[column] / _MICROS if unseen else np.inf
+
+    def _retire_unseen(self, now: float) -> None:
+        """End the prefills whose end no message shows, when their predicted time is over."""
+        for column in np.nonzero(self._ends_unseen <= now)[0]:
+            while (end := float(self._ends_unseen[column])) <= now:
+                first = next(iter(self._queues[column].prefills))
+                self._end_prefill(first, end)
+                self._decode(first, first.work.context_tokens)
+
+    def _end_unseen_before(self, reservation: "Reservation", now: float) -> None:
+        """A first token shows that the prefills before it are done; streamed ones will tell so themselves."""
+        for earlier in list(reservation.queue.prefills):
+            if earlier is reservation:
+                return
+            if not earlier.work.streamed:
+                self._end_prefill(earlier, now)
+                self._decode(earlier, earlier.work.context_tokens)
 
 
-@dataclass(slots=True)
-class _Share:
-    prefill_tokens: float
-    context_tokens: float
-    decode_tokens: float = 0.0
+class _Queue:
+    """The prefills promised to one incarnation of an endpoint, in the order of their picks."""
+
+    __slots__ = ("column", "prefills")
+
+    def __init__(self, column: int) -> None:
+        self.column = column
+        self.prefills: dict[Reservation, None] = {}
 
 
 class Reservation:
     """The load that one pick puts on one endpoint; exists from the pick to the end of the stream."""
 
-    __slots__ = ("_load", "_owner", "_released", "_share", "column")
+    __slots__ = ("_load", "_released", "decode_tokens", "micros", "queue", "work")
 
-    def __init__(self, load: Load, column: int, owner: int, share: _Share) -> None:
+    queue: _Queue
+
+    def __init__(self, load: Load, work: Work) -> None:
         self._load = load
-        self._owner = owner
-        self._share = share
         self._released = False
-        self.column = column
+        self.work = work
+        self.micros = round(work.prefill_seconds * _MICROS)
+        self.decode_tokens = 0
+
+    @property
+    def column(self) -> int:
+        """The pool column that it was made on."""
+        return self.queue.column
 
     @property
     def released(self) -> bool:
@@ -81,28 +213,23 @@ class Reservation:
 
     def first_token(self) -> None:
         """Prefill is done: its tokens stop counting and the context starts to count as decode work."""
-        if self._share.prefill_tokens and self._live():
-            self._load.prefill_tokens[self.column] -= self._share.prefill_tokens
-            self._share.prefill_tokens = 0.0
-        if not self._share.decode_tokens:
-            self._grow_decode(self._share.context_tokens)
+        if not self._released:
+            self._load._first_token(self)
 
     def progress(self, output_tokens: int) -> None:
         """`output_tokens` more were streamed."""
-        self._grow_decode(output_tokens)
+        if not self._released:
+            self._load._decode(self, output_tokens)
+
+    def move(self, column: int, work: Work) -> None:
+        """Another endpoint serves the request: take the load off the first one and put `work` on `column`."""
+        if not self._released:
+            self._load._exit(self)
+            self.work, self.micros, self.decode_tokens = work, round(work.prefill_seconds * _MICROS), 0
+            self._load._enter(self, column)
 
     def release(self) -> None:
         """The stream ended; safe to call again."""
-        if self._live():
-            self._load.in_flight[self.column] -= 1
-            self._load.prefill_tokens[self.column] -= self._share.prefill_tokens
-            self._load.decode_tokens[self.column] -= self._share.decode_tokens
-        self._released = True
-
-    def _grow_decode(self, tokens: float) -> None:
-        if self._live():
-            self._share.decode_tokens += tokens
-            self._load.decode_tokens[self.column] += tokens
-
-    def _live(self) -> bool:
-        return not self._released and self._load.owned(self.column, self._owner)
+        if not self._released:
+            self._load._exit(self)
+            self._released = True

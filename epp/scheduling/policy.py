@@ -3,22 +3,29 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from epp.prompts.prompt import Request
 from epp.scheduling.candidates import Candidates
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Positions among the candidates, best first, and why the first one won."""
+    """The best position among the candidates, what each position would cost, and why the best one won."""
 
-    order: tuple[int, ...]
+    best: int
+    costs: NDArray[np.float64]
+    """Less is better; fallbacks are named in this order. The unit is the policy's own."""
     reason: str
 
 
 class Policy(Protocol):
-    """A pure choice over one snapshot; it never waits and never sees the network."""
+    """A choice over one snapshot; it never waits, never sees the network and reads no clock."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What `EPP_POLICY` calls it."""
 
     def pick(self, request: Request, candidates: Candidates) -> Choice:
-        """The order of preference; `candidates` is never empty and the order names at least one position."""
+        """Choose among `candidates`, of which there is at least one; what it returns is what will be done."""

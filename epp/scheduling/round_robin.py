@@ -1,5 +1,7 @@
 """Each endpoint in turn."""
 
+import numpy as np
+
 from epp.prompts.prompt import Request
 from epp.scheduling.candidates import Candidates
 from epp.scheduling.policy import Choice
@@ -17,5 +19,5 @@ class RoundRobin:
         """The next endpoint in turn; the others follow in turn."""
         first = self._turn % len(candidates)
         self._turn += 1
-        order = tuple((first + i) % len(candidates) for i in range(len(candidates)))
-        return Choice(order, "its turn")
+        turns = (np.arange(len(candidates), dtype=np.float64) - first) % len(candidates)
+        return Choice(first, turns, "its turn")

@@ -1,6 +1,7 @@
 """From a request to a pick: candidates, policy, reservation, in one step without a pause."""
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +10,14 @@ from numpy.typing import NDArray
 from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.pool import Pool, PoolSnapshot
 from epp.kvcache.prefix_index import PrefixIndex
-from epp.prompts.prompt import Prompt, Request
+from epp.prompts.prompt import Request
 from epp.scheduling.candidates import Candidates
-from epp.scheduling.load import Load, Reservation
-from epp.scheduling.policy import Policy
+from epp.scheduling.load import Clock, Load, Reservation, Work
+from epp.scheduling.policy import Choice, Policy
+from epp.scheduling.rates import Rates
+
+_BYTES_PER_TOKEN = 4
+"""Of a body whose tokens are not known: what most tokenizers make of English and JSON."""
 
 
 class NoEndpointError(Exception):
@@ -41,14 +46,23 @@ class Pick:
 
 
 class Scheduler:
-    """Chooses among the pool's endpoints with one policy."""
+    """Chooses among the pool's endpoints with one policy, and keeps the load and rates that the choice needs."""
 
-    def __init__(self, *, pool: Pool, index: PrefixIndex, load: Load, policy: Policy, fallbacks: int = 0) -> None:
+    def __init__(
+        self, *, pool: Pool, index: PrefixIndex, policy: Policy, clock: Clock = time.monotonic, fallbacks: int = 0
+    ) -> None:
         self._pool = pool
         self._index = index
-        self._load = load
         self._policy = policy
+        self._clock = clock
         self._fallbacks = fallbacks
+        self.rates = Rates()
+        self.load = Load(clock, self.rates.observe)
+        snapshot = pool.snapshot()
+        for column, endpoint in zip(snapshot.columns.tolist(), snapshot.endpoints, strict=True):
+            self._join(column, endpoint)
+        pool.on_join(self._join)
+        pool.on_leave(self.load.leave)
 
     def pick(
         self, request: Request, *, subset: Collection[str] | None = None, avoid: Collection[HostPort] = ()
@@ -64,40 +78,63 @@ class Scheduler:
         if not snapshot.endpoints:
             raise NoEndpointError("no ready endpoint in the pool")
         positions = _allowed(snapshot, subset, avoid)
-        if not positions:
+        if not len(positions):
             raise NoEndpointError("no ready endpoint in the subset that the gateway allows")
-        candidates = self._candidates(request.prompt, snapshot, positions)
+        candidates = self._candidates(request, snapshot, positions)
         choice = self._policy.pick(request, candidates)
-        best, *others = choice.order
-        cached = int(candidates.cached_tokens[best])
-        prompt_tokens = len(request.prompt.tokens)
-        reservation = self._load.reserve(
-            int(candidates.columns[best]), prefill_tokens=prompt_tokens - cached, context_tokens=prompt_tokens
-        )
-        endpoint = candidates.endpoints[best]
-        decision = Decision(
-            endpoint=endpoint,
-            fallbacks=tuple(candidates.endpoints[i] for i in others[: self._fallbacks]),
-            set_headers=_worker_headers(endpoint),
-            cached_tokens=cached,
-            reason=choice.reason,
-        )
-        return Pick(decision, reservation)
+        return Pick(self._decision(candidates, choice), self._reserve(request, candidates, choice.best))
 
-    def _candidates(self, prompt: Prompt, snapshot: PoolSnapshot, positions: list[int]) -> Candidates:
+    def _join(self, column: int, endpoint: Endpoint) -> None:
+        self.rates.join(column, endpoint)
+        self.load.join(column, endpoint)
+
+    def _candidates(self, request: Request, snapshot: PoolSnapshot, positions: Sequence[int]) -> Candidates:
         if len(positions) == len(snapshot.endpoints):
             endpoints, columns = snapshot.endpoints, snapshot.columns
         else:
             endpoints = tuple(snapshot.endpoints[i] for i in positions)
-            columns = snapshot.columns[positions]
+            columns = snapshot.columns[np.array(positions)]
+        now, prompt_tokens = self._clock(), _prompt_tokens(request)
+        cached = _take(self._index.match(request.prompt).cached_tokens, columns)
         return Candidates(
             endpoints=endpoints,
             columns=columns,
-            cached_tokens=_take(self._index.match(prompt).cached_tokens, columns),
-            in_flight=self._load.in_flight[columns],
-            prefill_tokens=self._load.prefill_tokens[columns],
-            decode_tokens=self._load.decode_tokens[columns],
+            cached_tokens=cached,
+            in_flight=self.load.in_flight[columns],
+            prefill_tokens=self.load.prefill_tokens[columns],
+            decode_tokens=self.load.decode_tokens[columns],
+            wait_seconds=self.load.wait_seconds(columns, now),
+            work_seconds=self.rates.seconds(columns, prompt_tokens - cached, prompt_tokens),
+            prompt_tokens=prompt_tokens,
+            now=now,
         )
+
+    def _decision(self, candidates: Candidates, choice: Choice) -> Decision:
+        endpoint = candidates.endpoints[choice.best]
+        return Decision(
+            endpoint=endpoint,
+            fallbacks=self._next_best(candidates, choice) if self._fallbacks else (),
+            set_headers=_worker_headers(endpoint),
+            cached_tokens=int(candidates.cached_tokens[choice.best]),
+            reason=choice.reason,
+        )
+
+    def _next_best(self, candidates: Candidates, choice: Choice) -> tuple[Endpoint, ...]:
+        order = [i for i in np.argsort(choice.costs, kind="stable").tolist() if i != choice.best]
+        return tuple(candidates.endpoints[i] for i in order[: self._fallbacks])
+
+    def _reserve(self, request: Request, candidates: Candidates, best: int) -> Reservation:
+        work = Work(
+            prefill_tokens=candidates.prompt_tokens - int(candidates.cached_tokens[best]),
+            context_tokens=candidates.prompt_tokens,
+            prefill_seconds=float(candidates.work_seconds[best]),
+            streamed=request.stream,
+        )
+        return self.load.reserve(int(candidates.columns[best]), work)
+
+
+def _prompt_tokens(request: Request) -> int:
+    return len(request.prompt.tokens) or request.size // _BYTES_PER_TOKEN
 
 
 def _worker_headers(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
@@ -116,10 +153,10 @@ def _take(values: NDArray[np.int64], columns: NDArray[np.intp]) -> NDArray[np.in
     return taken
 
 
-def _allowed(snapshot: PoolSnapshot, subset: Collection[str] | None, avoid: Collection[HostPort]) -> list[int]:
+def _allowed(snapshot: PoolSnapshot, subset: Collection[str] | None, avoid: Collection[HostPort]) -> Sequence[int]:
     """Positions that may be picked."""
     if subset is None and not avoid:
-        return list(range(len(snapshot.endpoints)))
+        return range(len(snapshot.endpoints))
     allowed = [i for i, endpoint in enumerate(snapshot.endpoints) if subset is None or _named(endpoint, subset)]
     fresh = [i for i in allowed if snapshot.endpoints[i].host_port not in avoid]
     return fresh or allowed
