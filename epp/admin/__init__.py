@@ -1,1 +1,1 @@
-"""The admin port: what the EPP knows, for people and tools."""
+"""What an operator asks: the admin port with `/status`, the metrics port, and the commands that read them."""

@@ -1,0 +1,67 @@
+"""`epp status`: ask a running EPP how it is."""
+
+import argparse
+import sys
+import urllib.error
+import urllib.request
+from http.client import HTTPException, InvalidURL
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from epp.admin.status import Status, decode
+
+TIMEOUT_SECONDS = 5.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `epp status`."""
+    parser.add_argument("--url", default="http://127.0.0.1:9091", help="admin port of the EPP (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the document that the EPP serves")
+    parser.epilog = "example: kubectl exec deploy/epp -- epp status"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the status; 0 when the EPP is ready, 1 when it is not, 2 for a bad URL, 3 when it cannot be asked."""
+    if not arguments.url.startswith(("http://", "https://")):
+        return _complain(2, f"--url {arguments.url}: expected http://HOST:PORT")
+    url = arguments.url.rstrip("/") + "/status"
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - the scheme is checked above
+            document = answer.read()
+        status = decode(document)
+    except InvalidURL as error:
+        return _complain(2, f"--url {arguments.url}: {error}")
+    except urllib.error.HTTPError as error:
+        error.close()
+        return _complain(3, f"{url}: no status of an EPP: {error}")
+    except msgspec.DecodeError as error:
+        return _complain(3, f"{url}: no status of an EPP: {error}")
+    except (OSError, HTTPException) as error:
+        return _complain(3, f"{url}: {error}; is `epp serve` running?")
+    if arguments.json:
+        sys.stdout.buffer.write(document + b"\n")
+    else:
+        _print(status, Console())
+    return 0 if status.process.ready else 1
+
+
+def _complain(code: int, text: str) -> int:
+    print(text, file=sys.stderr)  # noqa: T201 - a command speaks to a person
+    return code
+
+
+def _print(status: Status, console: Console) -> None:
+    process = status.process
+    state = "ready" if process.ready else "not ready, waiting for " + ", ".join(process.waiting_for)
+    console.print(f"epp {process.version}, up {process.uptime_seconds:.0f} s, {state}")
+    table = Table("endpoint", "address", "roles", "rank", "engine", title=f"pool, version {status.pool.version}")
+    for endpoint in status.pool.endpoints:
+        row = (endpoint.name, endpoint.host_port, " ".join(endpoint.roles), str(endpoint.rank), endpoint.engine)
+        table.add_row(*row)
+    console.print(table)
+    settings = Table("setting", "value", title="settings in force")
+    for name, value in status.settings.items():
+        settings.add_row(name, value)
+    console.print(settings)

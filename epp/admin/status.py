@@ -1,0 +1,42 @@
+"""The document that `/status` serves: one section from each part."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from epp.endpoints.status import PoolStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStatus:
+    """The process that answers."""
+
+    version: str
+    uptime_seconds: float
+    ready: bool
+    waiting_for: tuple[str, ...] = ()
+    """What readiness waits for, in words; empty when ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """All that `/status` says; every part of the EPP adds its own section."""
+
+    process: ProcessStatus
+    pool: PoolStatus
+    settings: Mapping[str, str]
+    """Settings in force, by environment variable."""
+
+
+def encode(status: Status) -> bytes:
+    """The JSON document."""
+    return msgspec.json.encode(status)
+
+
+def decode(document: bytes) -> Status:
+    """The status in a JSON document; sections of a later version are ignored.
+
+    Raises msgspec.DecodeError, or its subclass msgspec.ValidationError that names what does not fit.
+    """
+    return msgspec.json.decode(document, type=Status)
