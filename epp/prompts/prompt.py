@@ -12,6 +12,11 @@ class Api(StrEnum):
 
     CHAT = "chat"
     COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    GENERATE = "generate"
     UNKNOWN = "unknown"
 
 

@@ -1,0 +1,66 @@
+"""What a request body asks for, the same for every API; token ids come later."""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import msgspec
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """One turn of a conversation as chat templates know it; other keys never reach the template in vLLM either."""
+
+    role: str
+    content: "str | list[str | dict[str, Any]] | None" = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    name: Any = None
+    task: Any = None
+    tools: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """Messages for a chat template."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = None
+    template: str | None = None
+    """A template sent along with the request."""
+    variables: dict[str, Any] = field(default_factory=dict)
+    """Further variables of the template."""
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPrompt:
+    """Text that is tokenised as it stands."""
+
+    text: str
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokensPrompt:
+    """Token ids that the client computed."""
+
+    ids: list[int]
+
+
+AnyPrompt: TypeAlias = ChatPrompt | TextPrompt | TokensPrompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One body, understood."""
+
+    model: str = ""
+    prompts: tuple[AnyPrompt, ...] = ()
+    """More than one: a batch, computed by one worker."""
+    stream: bool = False
+    max_output_tokens: int | None = None
+    cache_salt: str = ""

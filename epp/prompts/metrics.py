@@ -1,0 +1,40 @@
+"""Metrics of understanding requests."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from epp.prompts.prompt import Api, TokenSource
+
+
+class PromptMetrics:
+    """Counts what was understood, and where token ids came from."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._read = Counter(
+            "epp_prompts",
+            "Requests read, by API and by where their token ids came from; source none: routed without tokens.",
+            ["api", "source"],
+            registry=registry,
+        )
+        self._not_understood = Counter(
+            "epp_prompts_without_tokens",
+            "Requests that were routed without token ids, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self._tokens = Counter("epp_prompt_tokens", "Prompt tokens of requests read.", registry=registry)
+        self._seconds = Histogram(
+            "epp_prompt_read_seconds",
+            "Seconds from a whole body to its token ids.",
+            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+            registry=registry,
+        )
+
+    def read(self, api: Api, source: TokenSource, tokens: int, seconds: float) -> None:
+        """One request was read."""
+        self._read.labels(api.value, source.value).inc()
+        self._tokens.inc(tokens)
+        self._seconds.observe(seconds)
+
+    def without_tokens(self, reason: str) -> None:
+        """One request has no token ids; `reason` is one of a fixed few words."""
+        self._not_understood.labels(reason).inc()

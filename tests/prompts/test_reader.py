@@ -1,0 +1,165 @@
+"""A request becomes the token ids that the engine will compute, and odd requests become none."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from tokenizers import Tokenizer
+
+from epp.prompts.prompt import Api, TokenSource
+from epp.prompts.reader import PromptReader
+from epp.settings import Settings, SettingsError
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return CollectorRegistry()
+
+
+@pytest.fixture(scope="module")
+def reader(model_directory, registry):
+    reader = PromptReader.from_settings(Settings(tokenizer_path=model_directory), registry)
+    yield reader
+    reader.close()
+
+
+@pytest.fixture(scope="module")
+def plain(model_directory):
+    return Tokenizer.from_file(str(model_directory / "tokenizer.json"))
+
+
+async def read(reader, body, path=CHAT, content_type="application/json"):
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await reader.read(path=path, content_type=content_type, body=body, request_id="r1")
+
+
+async def test_a_chat_is_rendered_and_tokenised(reader, plain):
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "go on"},
+    ]
+    request = await read(reader, {"model": "m", "messages": messages, "stream": True, "max_completion_tokens": 7})
+    text = "<｜begin▁of▁sentence｜>Be brief.\n\n<｜User｜>one\ntwo<｜Assistant｜>yes<｜end▁of▁sentence｜><｜User｜>go on<｜Assistant｜>"
+    assert request.prompt.tokens.tolist() == plain.encode(text, add_special_tokens=False).ids
+    assert request.prompt.tokens.dtype == np.uint32
+    assert request.prompt.source is TokenSource.TOKENIZER
+    assert (request.api, request.model, request.stream, request.max_output_tokens) == (Api.CHAT, "m", True, 7)
+
+
+async def test_tools_reach_the_template_as_the_engine_dumps_them(reader, plain):
+    tool = {"function": {"parameters": {"b": 1, "a": 1.0}, "name": "f", "x": 1}, "type": "function"}
+    request = await read(reader, {"messages": [{"role": "user", "content": "é"}], "tools": [tool]})
+    dumped = '{"type": "function", "function": {"name": "f", "description": null, "parameters": {"b": 1, "a": 1.0}}}'
+    text = f"<｜begin▁of▁sentence｜># Tools\n{dumped}\n<｜User｜>é<｜Assistant｜>"
+    assert request.prompt.tokens.tolist() == plain.encode(text, add_special_tokens=False).ids
+
+
+async def test_a_long_chat_is_encoded_in_a_thread_to_the_same_ids(reader, plain):
+    text = "All work and no play. " * 2000
+    request = await read(reader, {"messages": [{"role": "user", "content": text}]})
+    expected = plain.encode(f"<｜begin▁of▁sentence｜><｜User｜>{text}<｜Assistant｜>", add_special_tokens=False).ids
+    assert request.prompt.tokens.tolist() == expected
+
+
+async def test_completions_take_text_and_token_ids(reader, plain):
+    text = await read(reader, {"prompt": "hello"}, COMPLETIONS)
+    assert text.prompt.tokens.tolist() == plain.encode("hello").ids
+    ids = await read(reader, {"prompt": [1, 2, 3]}, COMPLETIONS)
+    assert (ids.prompt.tokens.tolist(), ids.prompt.source) == ([1, 2, 3], TokenSource.REQUEST)
+    batch = await read(reader, {"prompt": [[4, 5], [6]]}, COMPLETIONS)
+    assert batch.prompt.tokens.tolist() == [4, 5]
+
+
+async def test_a_salt_makes_a_namespace(reader):
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    plain, salted = await read(reader, body), await read(reader, body | {"cache_salt": "s"})
+    assert plain.prompt.namespace == ""
+    assert salted.prompt.namespace != ""
+
+
+async def test_a_body_may_be_a_view(reader):
+    body = memoryview(bytearray(b'{"prompt": "hello"}'))
+    request = await reader.read(path=COMPLETIONS, content_type="application/json", body=body, request_id="r")
+    assert len(request.prompt.tokens) > 0
+
+
+ODD = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"\xff\xfe",
+    b'{"messages": 5}',
+    b'{"messages": []}',
+    b'{"messages": [{"role": "user", "content": {"a": 1}}]}',
+    b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+    b'{"messages": [{"role": "alien", "content": "x"}]}',
+    b'{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}',
+    b'{"messages": [{"role": "assistant", "tool_calls": [{}]}]}',
+    b'{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"messages": 1}}',
+    b'{"prompt": [1, "a"]}',
+    b'{"prompt": [-1]}',
+    b'{"prompt": [99999999999999999999999]}',
+    b'{"prompt": null, "temperature": NaN}',
+    b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+]
+
+
+@pytest.mark.parametrize("body", ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/v1/models", "", "/v1/audio/speech"])
+async def test_odd_bodies_never_fail(reader, body, path):
+    request = await read(reader, body, path)
+    assert (request.id, request.size) == ("r1", len(body))
+
+
+@given(body=st.binary(max_size=200), path=st.text(max_size=30), content_type=st.text(max_size=20))
+async def test_nothing_that_a_client_sends_fails(reader, body, path, content_type):
+    request = await read(reader, body, path, content_type)
+    assert len(request.prompt.tokens) == 0
+
+
+async def test_other_content_types_are_routed_unread(reader):
+    request = await read(reader, b'{"prompt": "x"}', COMPLETIONS, "text/plain")
+    assert request.api is Api.UNKNOWN
+
+
+async def test_without_a_tokenizer_requests_are_understood_without_tokens():
+    reader = PromptReader.from_settings(Settings(), CollectorRegistry())
+    request = await read(reader, {"model": "m", "messages": [{"role": "user", "content": "x"}]})
+    reader.close()
+    assert (request.model, request.prompt.source) == ("m", TokenSource.NONE)
+    assert reader.status().without_tokens == {"no_tokenizer": 1}
+
+
+async def test_metrics_say_where_tokens_came_from(reader, registry):
+    await read(reader, {"prompt": "hello"}, COMPLETIONS)
+    labels = {"api": "completions", "source": "tokenizer"}
+    assert registry.get_sample_value("epp_prompts_total", labels) >= 1
+    await read(reader, b"{", COMPLETIONS)
+    assert registry.get_sample_value("epp_prompts_without_tokens_total", {"reason": "unreadable_body"}) >= 1
+
+
+def test_a_wrong_tokenizer_directory_names_the_setting(tmp_path, model_directory):
+    def fails(**settings):
+        with pytest.raises(SettingsError) as failure:
+            PromptReader.from_settings(Settings(**settings), CollectorRegistry())
+        return str(failure.value)
+
+    assert "EPP_TOKENIZER_PATH" in fails(tokenizer_path=tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert "not a tokenizer" in fails(tokenizer_path=tmp_path)
+    (tmp_path / "bad.jinja").write_text("{% for %}")
+    bad = fails(tokenizer_path=model_directory, chat_template=tmp_path / "bad.jinja")
+    assert "EPP_CHAT_TEMPLATE" in bad
+    assert "bad.jinja" in bad
+    assert "EPP_CHAT_TEMPLATE" in fails(tokenizer_path=model_directory, chat_template=tmp_path / "missing.jinja")
+    assert "EPP_TOKENIZER_PATH" in fails(chat_template=tmp_path / "bad.jinja")
