@@ -47,7 +47,10 @@ async def test_a_chat_is_rendered_and_tokenised(reader, plain):
         {"role": "user", "content": "go on"},
     ]
     request = await read(reader, {"model": "m", "messages": messages, "stream": True, "max_completion_tokens": 7})
-    text = "<｜begin▁of▁sentence｜>Be brief.\n\n<｜User｜>one\ntwo<｜Assistant｜>yes<｜end▁of▁sentence｜><｜User｜>go on<｜Assistant｜>"
+    text = (
+        "<｜begin▁of▁sentence｜>Be brief.\n\n<｜User｜>one\ntwo<｜Assistant｜>yes<｜end▁of▁sentence｜>"
+        "<｜User｜>go on<｜Assistant｜>"
+    )
     assert request.prompt.tokens.tolist() == plain.encode(text, add_special_tokens=False).ids
     assert request.prompt.tokens.dtype == np.uint32
     assert request.prompt.source is TokenSource.TOKENIZER
