@@ -1,1 +1,1 @@
-"""The protocol: from ext_proc messages to a pick and back."""
+"""The ext_proc protocol: what the gateway sends, what it is answered, and the path of a request between the two."""

@@ -1,1 +1,1 @@
-"""Carriers of ext_proc messages; the only place that knows gRPC."""
+"""Carriers of ext_proc streams."""

@@ -1,0 +1,192 @@
+"""The servicer over real gRPC, as a gateway meets it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from epp._pb.external_processor_pb2 import ProcessingResponse
+from epp.extproc.transport.grpcio import SERVICE, GrpcTransport
+from epp.extproc.transport.health import HealthServer
+from epp.scheduling.outcome import Ending
+
+from .world import (
+    DUPLEX,
+    NONE,
+    World,
+    config,
+    destination,
+    kinds,
+    request_body,
+    request_headers,
+    response_body,
+    response_headers,
+    streamed,
+)
+
+
+class Gateway:
+    """A bidirectional call to the EPP, with the answers parsed."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.call = channel.stream_stream(f"/{SERVICE}/Process")()
+
+    async def send(self, *messages: bytes) -> None:
+        for message in messages:
+            await self.call.write(message)
+
+    async def answers(self, count: int) -> list[ProcessingResponse]:
+        return [ProcessingResponse.FromString(await self.call.read()) for _ in range(count)]
+
+    async def ended(self) -> grpc.StatusCode:
+        assert await self.call.read() is grpc.aio.EOF
+        return await self.call.code()
+
+
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def transport(world: World) -> AsyncIterator[tuple[GrpcTransport, grpc.aio.Channel]]:
+    transport = GrpcTransport(world.servicer.serve, host="127.0.0.1", port=0)
+    port = await transport.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield transport, channel
+    await transport.stop()
+
+
+@pytest.fixture
+def channel(transport: tuple[GrpcTransport, grpc.aio.Channel]) -> grpc.aio.Channel:
+    return transport[1]
+
+
+async def settled(world: World) -> None:
+    """Wait until the server has let go of everything."""
+    for _ in range(200):
+        if not world.servicer.status().open:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("a stream stayed open")
+
+
+async def test_a_chat_request_from_headers_to_the_end_of_its_answer(world: World, channel: grpc.aio.Channel) -> None:
+    gateway = Gateway(channel)
+    await gateway.send(request_headers(modes=config()), request_body(b'{"model": "m"}'), request_body(b"", end=True))
+    answers = await gateway.answers(2)
+    assert kinds(answers) == ["request_headers", "request_body"]
+    assert destination(answers[0]) == ("10.0.0.1:8000", "10.0.0.1:8000")
+    assert streamed(answers) == (b'{"model": "m"}', [True])
+    assert world.in_flight == 1
+
+    await gateway.send(response_headers(), response_body(b'{"usage": {"prompt_tokens": 7}}'))
+    await gateway.send(response_body(b"", end=True))
+    answers = await gateway.answers(3)
+    assert streamed(answers, "response_body") == (b'{"usage": {"prompt_tokens": 7}}', [False, True])
+    assert await gateway.ended() is grpc.StatusCode.OK
+    await settled(world)
+    assert world.in_flight == 0
+    outcome = world.outcomes.told[0]
+    assert (outcome.ending, outcome.status) == (Ending.COMPLETE, 200)
+    assert outcome.usage is not None
+    assert outcome.usage.prompt_tokens == 7
+
+
+async def test_a_reservation_lasts_while_the_gateway_keeps_the_stream(world: World, channel: grpc.aio.Channel) -> None:
+    gateway = Gateway(channel)
+    await gateway.send(request_headers(end=True, modes=config(DUPLEX, NONE)))
+    await gateway.answers(1)
+    await gateway.send(response_headers("text/event-stream"))
+    await gateway.answers(1)
+    await asyncio.sleep(0.05)
+    assert world.in_flight == 1
+    gateway.call.cancel()
+    await settled(world)
+    assert world.in_flight == 0
+
+
+async def test_half_close_after_a_complete_request_is_answered_and_ended(
+    world: World, channel: grpc.aio.Channel
+) -> None:
+    gateway = Gateway(channel)
+    await gateway.send(request_headers(), request_body(b"{}", end=True))
+    await gateway.call.done_writing()
+    assert kinds(await gateway.answers(2)) == ["request_headers", "request_body"]
+    assert await gateway.ended() is grpc.StatusCode.OK
+    assert world.outcomes.told[0].ending is Ending.UNSEEN
+
+
+async def test_half_close_in_the_middle_of_a_request_ends_it_without_a_pick(
+    world: World, channel: grpc.aio.Channel
+) -> None:
+    gateway = Gateway(channel)
+    await gateway.send(request_headers(), request_body(b"{"))
+    await gateway.call.done_writing()
+    assert await gateway.ended() is grpc.StatusCode.OK
+    assert world.outcomes.told[0].pick is None
+
+
+async def test_an_empty_pool_is_a_503_with_a_json_error(channel: grpc.aio.Channel, world: World) -> None:
+    world.pool.replace([])
+    gateway = Gateway(channel)
+    await gateway.send(request_headers(("x-request-id", "r1"), end=True, modes=config()))
+    (answer,) = await gateway.answers(1)
+    immediate = answer.immediate_response
+    headers = {option.header.key: option.header.raw_value.decode() for option in immediate.headers.set_headers}
+    error = json.loads(immediate.body)["error"]
+    assert immediate.status.code == 503
+    assert headers["content-type"] == "application/json"
+    assert (error["code"], error["request_id"]) == ("no_endpoint", "r1")
+    assert await gateway.ended() is grpc.StatusCode.OK
+
+
+async def test_bytes_that_are_no_message_end_their_stream_only(world: World, channel: grpc.aio.Channel) -> None:
+    broken = Gateway(channel)
+    await broken.send(b"\xff\xff\xff")
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await broken.call.read()
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    whole = Gateway(channel)
+    await whole.send(request_headers(end=True))
+    assert destination((await whole.answers(1))[0])[0]
+
+
+async def test_drain_lets_a_running_stream_finish_and_takes_no_new_one(
+    world: World, transport: tuple[GrpcTransport, grpc.aio.Channel]
+) -> None:
+    server, channel = transport
+    gateway = Gateway(channel)
+    await gateway.send(request_headers(end=True, modes=config()))
+    await gateway.answers(1)
+    drained = asyncio.create_task(server.drain(30))
+    await asyncio.sleep(0.05)
+    assert not drained.done()
+    await gateway.send(response_headers(), response_body(b"x", end=True))
+    await gateway.answers(2)
+    assert await gateway.ended() is grpc.StatusCode.OK
+    await asyncio.wait_for(drained, 5)
+    late = channel.stream_stream(f"/{SERVICE}/Process")(iter([request_headers(end=True)]))
+    with pytest.raises(grpc.aio.AioRpcError):
+        await late.read()
+
+
+async def test_health_names_follow_readiness_and_liveness_does_not() -> None:
+    health = HealthServer(host="127.0.0.1", port=0)
+    port = await health.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        names = ("liveness", "readiness", SERVICE, "inference-extension", "")
+
+        async def serving() -> list[bool]:
+            checks = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in names]
+            return [check.status == health_pb2.HealthCheckResponse.SERVING for check in checks]
+
+        assert await serving() == [True, False, False, False, False]
+        await health.set_ready(True)
+        assert await serving() == [True, True, True, True, True]
+    await health.stop()
