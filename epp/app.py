@@ -1,8 +1,175 @@
-"""The composition root: the only place that knows all parts."""
+"""The composition root: the only place that knows all parts. Start, ready, drain, stop."""
 
-from epp.settings import Settings
+import asyncio
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from epp import __version__
+from epp.admin.metrics import MetricsServer
+from epp.admin.server import AdminServer
+from epp.admin.status import ProcessStatus, Status
+from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.file import read_endpoints
+from epp.endpoints.pool import Pool
+from epp.endpoints.status import pool_status
+from epp.extproc.exchange import ExchangeRules
+from epp.extproc.servicer import Servicer
+from epp.extproc.transport.grpcio import GrpcTransport
+from epp.extproc.transport.health import HealthServer
+from epp.kvcache.nothing import NothingKnown
+from epp.kvcache.prefix_index import PrefixIndex
+from epp.prompts.reader import PromptReader
+from epp.scheduling.policies import policy_named
+from epp.scheduling.scheduler import Scheduler
+from epp.settings import PREFIX, Settings, SettingsError
+from epp.telemetry.logs import configure_logs
+
+_log = structlog.get_logger(__name__)
 
 
 def serve(settings: Settings) -> int:
-    """Run the EPP until it is told to stop; the exit code of `epp serve`."""
-    raise NotImplementedError(settings)
+    """Run the EPP until SIGTERM or SIGINT; the exit code of `epp serve`.
+
+    Raises SettingsError for settings that cannot work together.
+    """
+    configure_logs(settings.log_level)
+    app = App(settings)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(app.run())
+    except CouldNotStartError as error:
+        _log.error("could not start", reason=str(error))
+        return 3
+    return 0
+
+
+class CouldNotStartError(Exception):
+    """A port or another thing outside of the settings is missing."""
+
+
+class App:
+    """All parts of one EPP process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._started = time.monotonic()
+        self._ready = False
+        self.registry = CollectorRegistry()
+        self.pool = Pool()
+        self.index = _index(settings)
+        self.reader = PromptReader.from_settings(settings, self.registry)
+        self.scheduler = Scheduler(
+            pool=self.pool, index=self.index, policy=policy_named(settings.policy), fallbacks=settings.fallbacks
+        )
+        self.servicer = Servicer(
+            reader=self.reader,
+            scheduler=self.scheduler,
+            rules=ExchangeRules(
+                request_body_mode=settings.request_body_mode,
+                response_body_mode=settings.response_body_mode,
+                max_body_bytes=settings.max_body_bytes,
+            ),
+        )
+        self.transport = GrpcTransport(self.servicer.serve, host=settings.host, port=settings.grpc_port)
+        self.health = HealthServer(host=settings.host, port=settings.health_port)
+        self._endpoints = _listed(settings)
+
+    async def run(self) -> None:
+        """Serve until a signal says to stop, then drain. Raises CouldNotStartError."""
+        stop = _stop_signals()
+        async with AsyncExitStack() as parts:
+            await self._start(parts)
+            await self._set_ready(True)
+            await stop.wait()
+            stop.clear()
+            await self._drain(stop)
+
+    def status(self) -> Status:
+        """What `/status` says now."""
+        return Status(
+            process=ProcessStatus(
+                version=__version__, uptime_seconds=time.monotonic() - self._started, ready=self._ready
+            ),
+            pool=pool_status(self.pool),
+            exchanges=self.servicer.status(),
+            prompts=self.reader.status(),
+            settings=_in_force(self._settings),
+        )
+
+    async def _start(self, parts: AsyncExitStack) -> None:
+        """Start every part; those that others need come first, and all stop in the opposite order."""
+        settings = self._settings
+        parts.callback(self.reader.close)
+        metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port)
+        admin = AdminServer(self.status, host=settings.admin_host, port=settings.admin_port)
+        self.pool.replace(self._endpoints)
+        await _listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
+        await _listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)
+        await _listen("EPP_HEALTH_PORT", self.health.start(), self.health.stop, parts)
+        await _listen("EPP_GRPC_PORT", self.transport.start(), self.transport.stop, parts)
+
+    async def _set_ready(self, ready: bool) -> None:
+        self._ready = ready
+        await self.health.set_ready(ready)
+        _log.info("ready" if ready else "not ready", endpoints=len(self.pool.snapshot().endpoints))
+
+    async def _drain(self, hurry: asyncio.Event) -> None:
+        """Let running streams finish; a second signal ends at once."""
+        await self._set_ready(False)
+        drained = asyncio.create_task(self._finish_streams(), name="drain")
+        hurried = asyncio.create_task(hurry.wait(), name="second signal")
+        await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (drained, hurried):
+            task.cancel()
+        await asyncio.gather(drained, hurried, return_exceptions=True)
+        _log.info("stopped", open_streams=self.servicer.status().open)
+
+    async def _finish_streams(self) -> None:
+        await asyncio.sleep(self._settings.drain_delay_seconds)
+        await self.transport.drain(self._settings.drain_timeout_seconds)
+
+
+async def _listen(
+    setting: str, start: Awaitable[object], stop: Callable[[], Awaitable[None]], parts: AsyncExitStack
+) -> None:
+    try:
+        await start
+    except (OSError, RuntimeError) as error:
+        raise CouldNotStartError(f"{setting}: {error}") from None
+    parts.push_async_callback(stop)
+
+
+def _stop_signals() -> asyncio.Event:
+    """Set by each SIGTERM and SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+def _listed(settings: Settings) -> tuple[Endpoint, ...]:
+    if settings.endpoints_file is None:
+        raise SettingsError("EPP_ENDPOINTS_FILE: expected the path of a file that lists the endpoints")
+    return read_endpoints(settings.endpoints_file)
+
+
+def _index(_settings: Settings) -> PrefixIndex:
+    return NothingKnown()
+
+
+def _in_force(settings: Settings) -> dict[str, str]:
+    return {PREFIX + name.upper(): str(value) for name, value in settings if value is not None}
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed: 5 to 20 % less CPU per request under grpc.aio."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import msgspec
 
 from epp.endpoints.status import PoolStatus
+from epp.extproc.servicer import ExchangeStatus
+from epp.prompts.reader import PromptsStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,8 @@ class Status:
 
     process: ProcessStatus
     pool: PoolStatus
+    exchanges: ExchangeStatus
+    prompts: PromptsStatus
     settings: Mapping[str, str]
     """Settings in force, by environment variable."""
 

@@ -15,6 +15,8 @@ from epp.admin.status import ProcessStatus, Status
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
 from epp.endpoints.status import pool_status
+from epp.extproc.servicer import ExchangeStatus
+from epp.prompts.reader import PromptsStatus
 
 SETTINGS = {"EPP_GRPC_PORT": "9002"}
 
@@ -30,7 +32,13 @@ class Process:
     def status(self) -> Status:
         waiting = () if self.ready else ("the first list of pods",)
         process = ProcessStatus(version="1", uptime_seconds=2.5, ready=self.ready, waiting_for=waiting)
-        return Status(process=process, pool=pool_status(self.pool), settings=SETTINGS)
+        return Status(
+            process=process,
+            pool=pool_status(self.pool),
+            exchanges=ExchangeStatus(open=1, begun=3, buffered_bytes=0),
+            prompts=PromptsStatus(tokenizer="", chat_template=False),
+            settings=SETTINGS,
+        )
 
 
 @pytest.fixture
