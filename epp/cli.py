@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
     _add_settings(commands)
+    _add_simulate(commands)
     return parser
 
 
@@ -86,6 +87,22 @@ def _settings(arguments: argparse.Namespace) -> int:
     form = as_json if arguments.json else as_markdown if arguments.markdown else as_table
     print(form(), end="")  # noqa: T201
     return 0
+
+
+def _add_simulate(commands: Commands) -> None:
+    from epp.simulate.engine import arguments as engine
+
+    parser = commands.add_parser("simulate", help="simulated workers, to try a gateway or the EPP without GPUs")
+    kinds = parser.add_subparsers(metavar="KIND", required=True)
+    simulated = command(kinds, "engine", "an OpenAI-compatible worker with a block cache and KV events", engine.EXAMPLE)
+    engine.add_arguments(simulated)
+    simulated.set_defaults(run=_simulate_engine)
+
+
+def _simulate_engine(arguments: argparse.Namespace) -> int:
+    from epp.simulate.engine.command import run
+
+    return run(arguments)
 
 
 if __name__ == "__main__":

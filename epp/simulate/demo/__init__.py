@@ -1,0 +1,1 @@
+"""`make demo`: the whole chain on one machine, three policies side by side."""
