@@ -17,7 +17,7 @@ from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.file import read_endpoints
 from epp.endpoints.pool import Pool
 from epp.endpoints.status import pool_status
-from epp.extproc.exchange import ExchangeRules
+from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.extproc.transport.grpcio import GrpcTransport
 from epp.extproc.transport.health import HealthServer
@@ -69,11 +69,8 @@ class App:
         self.servicer = Servicer(
             reader=self.reader,
             scheduler=self.scheduler,
-            rules=ExchangeRules(
-                request_body_mode=settings.request_body_mode,
-                response_body_mode=settings.response_body_mode,
-                max_body_bytes=settings.max_body_bytes,
-            ),
+            rules=ExchangeRules.of(settings),
+            registry=self.registry,
         )
         self.transport = GrpcTransport(self.servicer.serve, host=settings.host, port=settings.grpc_port)
         self.health = HealthServer(host=settings.host, port=settings.health_port)

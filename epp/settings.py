@@ -65,8 +65,61 @@ class ExchangeSettings(BaseModel):
     )
     max_body_bytes: int = _setting(
         32 * 1024 * 1024,
-        "Bytes of a request body that are kept for the pick; a longer one still streams through.",
+        "Bytes of a request body that are kept for the pick; of a longer one the beginning decides, "
+        "and the rest still streams through.",
         ge=0,
+    )
+    reject_large_bodies: bool = _setting(False, "Answer a body above EPP_MAX_BODY_BYTES with 413 in place of a pick.")
+    max_buffered_bytes: int = _setting(
+        1024 * 1024 * 1024,
+        "Bytes of request bodies that all requests together may keep for their picks; beyond it a request is picked "
+        "by what was seen of it.",
+        ge=0,
+    )
+    max_streams: int = _setting(20_000, "Requests open at one time; a further one is answered with 503.", ge=1)
+    pick_timeout_ms: int = _setting(
+        1000,
+        "Milliseconds for understanding a request; a late one is routed by load alone. No gateway has such a limit.",
+        ge=1,
+    )
+    trusted_headers: str = _setting(
+        ",".join(
+            f"{owner}-inference-{name}" for name in ("fairness-id", "objective") for owner in ("x-gateway", "x-llm-d")
+        ),
+        "Comma list of routing headers that clients may set; all other such headers are removed. `none`: no header.",
+    )
+    destination_header: str = _setting("x-gateway-destination-endpoint", "Header, and metadata key, of the pick.")
+    destination_namespace: str = _setting("envoy.lb", "Metadata namespace of the pick.")
+    subset_key: str = _setting("x-gateway-destination-endpoint-subset", "Metadata key of the subset hint.")
+    subset_namespace: str = _setting("envoy.lb.subset_hint", "Metadata namespace of the subset hint.")
+    served_key: str = _setting(
+        "x-gateway-destination-endpoint-served", "Metadata key of the endpoint that the gateway says answered."
+    )
+    served_namespace: str = _setting("envoy.lb", "Metadata namespace of the endpoint that answered.")
+    conformance_hooks: bool = _setting(
+        False,
+        "Obey the test headers of the Gateway's conformance suite, with which any client can choose its worker. "
+        "Never in production.",
+    )
+
+
+class CarrierSettings(BaseModel):
+    """The gRPC server that gateways call."""
+
+    secure_serving: bool = _setting(
+        False, "TLS on the ext_proc port; without a certificate of its own, self-signed.", names=("DYN_SECURE_SERVING",)
+    )
+    tls_cert_file: Path | None = _setting(None, "PEM certificate chain of the ext_proc port; read again when changed.")
+    tls_key_file: Path | None = _setting(None, "PEM private key of EPP_TLS_CERT_FILE.")
+    tls_client_ca_file: Path | None = _setting(None, "PEM authorities whose client certificates are demanded (mTLS).")
+    tls_client_names: str = _setting(
+        "", "Comma list of subject alternative names that client certificates may have; empty: any from the authority."
+    )
+    max_connections: int = _setting(4096, "Connections to the ext_proc port at one time.", ge=1)
+    max_connection_streams: int = _setting(20_000, "Streams on one connection at one time.", ge=1)
+    keepalive_seconds: float = _setting(60.0, "Seconds without traffic after which a connection is pinged.", gt=0)
+    max_connection_age_seconds: float = _setting(
+        0.0, "Seconds after which a connection is asked to end (GOAWAY), its streams unharmed; 0: never.", ge=0
     )
 
 
@@ -110,6 +163,7 @@ class Settings(
     SchedulingSettings,
     KvCacheSettings,
     PromptsSettings,
+    CarrierSettings,
     ExchangeSettings,
     EndpointsSettings,
     PortsSettings,
@@ -123,12 +177,19 @@ SECTIONS: tuple[type[BaseModel], ...] = (
     PortsSettings,
     EndpointsSettings,
     ExchangeSettings,
+    CarrierSettings,
     PromptsSettings,
     KvCacheSettings,
     SchedulingSettings,
     LifeSettings,
 )
 """The sections in the order of the documentation."""
+
+
+def comma_list(text: str) -> tuple[str, ...]:
+    """The words of a comma list, in lower case; `none` is the empty list."""
+    words = tuple(word.strip().lower() for word in text.split(",") if word.strip())
+    return () if words == ("none",) else words
 
 
 def names_of(name: str, field: FieldInfo) -> list[str]:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from epp.extproc.splice import replace_model
+
 
 @dataclass(slots=True)
 class Budget:
@@ -9,11 +11,6 @@ class Budget:
 
     limit: int
     used: int = 0
-
-    @property
-    def spent(self) -> bool:
-        """Whether more is held than allowed."""
-        return self.used > self.limit
 
 
 @dataclass(slots=True)
@@ -27,6 +24,8 @@ class HeldBody:
     full: bool = False
     """More came than may be held: what is here must do for the pick."""
     chunks: list[bytes] = field(default_factory=list)
+    changed: bool = False
+    """Whether the chunks are no longer what came."""
 
     def keep(self, chunk: bytes) -> None:
         """Hold one more chunk. It is kept even beyond the limit, since it has to be sent on."""
@@ -34,11 +33,20 @@ class HeldBody:
         if chunk:
             self.chunks.append(chunk)
             self.budget.used += len(chunk)
-            self.full = self.size > self.limit or self.budget.spent
+            self.full = self.size > self.limit or self.budget.used > self.budget.limit
 
     def joined(self) -> bytes:
         """What is held; a copy only when it came in several chunks."""
         return self.chunks[0] if len(self.chunks) == 1 else b"".join(self.chunks)
+
+    def rewrite_model(self, model: str) -> None:
+        """Put `model` in place of the model that the body names; a body that names none stays as it is."""
+        changed = replace_model(self.joined(), model)
+        if changed is not None:
+            self.forget()
+            self.chunks.append(changed)
+            self.budget.used += len(changed)
+            self.changed = True
 
     def forget(self) -> None:
         """Let go of the chunks."""

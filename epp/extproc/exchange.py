@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from epp._pb.base_pb2 import HeaderMap, Metadata
 from epp._pb.external_processor_pb2 import ProcessingRequest
 from epp.extproc import wire
 from epp.extproc.body import Budget, HeldBody
-from epp.extproc.hygiene import LB_NAMESPACE, SERVED_KEY, SUBSET_KEY, SUBSET_NAMESPACE
-from epp.extproc.pick_answer import PickAnswers
+from epp.extproc.hygiene import STEERING_HEADER, removed_headers
+from epp.extproc.metadata import headers_of, listed, plain_host
+from epp.extproc.pick_answer import PickAnswers, served_echo
 from epp.extproc.refusal import Refusal, immediate_response
 from epp.extproc.request_side import Duplex, RequestSide, Turnwise
 from epp.extproc.response import ResponseWatch
+from epp.extproc.rules import ExchangeRules
 from epp.extproc.wire import Place
 from epp.scheduling.scheduler import Decision
 from epp.settings import BodyMode
@@ -36,21 +37,12 @@ class ProtocolError(Exception):
     """The peer sent bytes that are no ext_proc message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeRules:
-    """What the settings say about every exchange; the modes hold where the gateway announces none."""
-
-    request_body_mode: BodyMode = BodyMode.AUTO
-    response_body_mode: BodyMode = BodyMode.AUTO
-    max_body_bytes: int = 32 * 1024 * 1024
-
-
 @dataclass(slots=True)
 class RequestHead:
     """What the gateway says about the request before its body."""
 
     headers: dict[str, str] = field(default_factory=dict)
-    """By name in lower case; of repeated headers the last, which a gateway adds behind the client's."""
+    """By name in lower case, without the routing headers that clients are not trusted with."""
     subset: tuple[str, ...] | None = None
     """The only endpoints allowed, as `ip:port` or `ip`; None: all."""
 
@@ -59,20 +51,33 @@ class RequestHead:
         return self.headers.get(name, "")
 
 
+class ExchangeKit:
+    """What all exchanges share."""
+
+    def __init__(self, rules: ExchangeRules) -> None:
+        self.rules = rules
+        self.budget = Budget(rules.max_buffered_bytes)
+        self.answers = PickAnswers(rules.names, trusted=rules.trusted, echo_served=rules.conformance_hooks)
+        self.untrusted = frozenset(removed_headers(rules.names, rules.trusted))
+        if rules.conformance_hooks:
+            self.untrusted -= {STEERING_HEADER}
+
+
 class Exchange:
     """One HTTP request and its response, as the gateway shows them."""
 
-    def __init__(self, rules: ExchangeRules, budget: Budget, answers: PickAnswers) -> None:
+    def __init__(self, kit: ExchangeKit) -> None:
         self.head = RequestHead()
-        self.held = HeldBody(budget, rules.max_body_bytes)
+        self.held = HeldBody(kit.budget, kit.rules.max_body_bytes)
         self.response = ResponseWatch()
         self.ended = False
         """Nothing more is to be said: the RPC must end now."""
-        self._rules = rules
-        self._answers = answers
+        self.request_mode = kit.rules.request_body_mode
+        self.response_mode = kit.rules.response_body_mode
+        self.observed = False
+        """The gateway only shows us the traffic and ignores every answer."""
+        self._kit = kit
         self._request: RequestSide | None = None
-        self._response_mode = rules.response_body_mode
-        self._silent = False
         self._picked = False
 
     @property
@@ -91,7 +96,7 @@ class Exchange:
             raise ProtocolError("not an ext_proc ProcessingRequest") from None
         side = self._request or self._begin(request)
         kind = request.WhichOneof("request")
-        if kind is None or self._silent:
+        if kind is None or self.observed:
             return []
         answers = _HANDLERS[kind](self, side, request)
         self._end_if_all_is_said(side)
@@ -101,6 +106,8 @@ class Exchange:
         """The answers that carry the pick, and all that were held for it."""
         assert self._request is not None
         self._picked = True
+        if decision.model is not None and not self.held.full:
+            self.held.rewrite_model(decision.model)
         answers = self._request.answer(decision)
         self._end_if_all_is_said(self._request)
         return answers
@@ -108,9 +115,14 @@ class Exchange:
     def refuse(self, refusal: Refusal) -> list[bytes]:
         """The error in place of a worker, which ends the exchange; nothing once a response has begun."""
         self.close()
-        if self.response.begun or self._silent:
+        if self.response.begun or self.observed:
             return []
-        return [immediate_response(refusal, request_id=self.head.get("x-request-id"))]
+        get = self.head.get
+        return [
+            immediate_response(
+                refusal, request_id=get("x-request-id"), path=get(":path"), content_type=get("content-type")
+            )
+        ]
 
     def half_close(self) -> None:
         """The gateway will send no more: all that it asked is answered, or will never be complete."""
@@ -123,34 +135,43 @@ class Exchange:
 
     def _begin(self, request: ProcessingRequest) -> RequestSide:
         """Learn from the first message how this gateway wants its answers."""
-        mode = self._rules.request_body_mode
         if request.HasField("protocol_config"):
-            mode = _ANNOUNCED.get(request.protocol_config.request_body_mode, BodyMode.AUTO)
-            self._response_mode = _ANNOUNCED.get(request.protocol_config.response_body_mode, BodyMode.AUTO)
-        self._silent = request.observability_mode
-        self.head.subset = _subset(request.metadata_context)
-        if mode in _DUPLEX:
-            self._request = Duplex(self.held, self._answers)
+            config = request.protocol_config
+            self.request_mode = _ANNOUNCED.get(config.request_body_mode, BodyMode.AUTO)
+            self.response_mode = _ANNOUNCED.get(config.response_body_mode, BodyMode.AUTO)
+        self.observed = request.observability_mode
+        names = self._kit.rules.names
+        self._limit_to(listed(request.metadata_context, names.subset_namespace, names.subset))
+        if self.request_mode in _DUPLEX:
+            self._request = Duplex(self.held, self._kit.answers)
         else:
             self._request = Turnwise(
                 self.held,
-                self._answers,
-                buffered=mode in (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL),
-                bodyless=mode is BodyMode.NONE,
+                self._kit.answers,
+                buffered=self.request_mode in (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL),
+                bodyless=self.request_mode is BodyMode.NONE,
             )
         return self._request
+
+    def _limit_to(self, entries: tuple[str, ...] | None) -> None:
+        if entries is not None:
+            self.head.subset = tuple(plain_host(entry) for entry in entries)
 
     def _end_if_all_is_said(self, side: RequestSide) -> None:
         """End after the last event that the announced modes bring: earlier loses answers, never leaks memory.
 
         With response body mode NONE the end is not known, and the gateway ends the stream.
         """
-        if self.response.ended and side.ended and self._response_mode is not BodyMode.NONE:
+        if self.response.ended and side.ended and self.response_mode is not BodyMode.NONE:
             self.ended = True
 
     def _request_headers(self, side: RequestSide, request: ProcessingRequest) -> list[bytes]:
         if not self.head.headers:
-            self.head.headers = _headers(request.request_headers.headers)
+            headers = self.head.headers = headers_of(request.request_headers.headers)
+            for name in headers.keys() & self._kit.untrusted:
+                del headers[name]
+            if self._kit.rules.conformance_hooks and STEERING_HEADER in headers:
+                self._limit_to(tuple(entry.strip() for entry in headers[STEERING_HEADER].split(",")))
         return side.headers(end=request.request_headers.end_of_stream)
 
     def _request_body(self, side: RequestSide, request: ProcessingRequest) -> list[bytes]:
@@ -163,14 +184,17 @@ class Exchange:
         if not self.response.begun:
             if not self._picked:
                 side.abandon()
-            served = _text(request.metadata_context, LB_NAMESPACE, SERVED_KEY)
-            self.response.headers(_headers(request.response_headers.headers), served=served)
+            names = self._kit.rules.names
+            served = listed(request.metadata_context, names.served_namespace, names.served)
+            self.response.headers(headers_of(request.response_headers.headers), served=served[-1] if served else "")
         self.response.ended = self.response.ended or request.response_headers.end_of_stream
+        if self._kit.rules.conformance_hooks:
+            return [served_echo(self.response.served)]
         return [wire.OK[Place.RESPONSE_HEADERS]]
 
     def _response_body(self, _side: RequestSide, request: ProcessingRequest) -> list[bytes]:
         body, end = request.response_body.body, request.response_body.end_of_stream
-        duplex = self._response_mode in _DUPLEX
+        duplex = self.response_mode in _DUPLEX
         if self.response.ended:
             return [] if duplex else [wire.OK[Place.RESPONSE_BODY]]
         self.response.body(body)
@@ -190,30 +214,3 @@ _HANDLERS: dict[str, Callable[[Exchange, RequestSide, ProcessingRequest], list[b
     "response_body": Exchange._response_body,
     "response_trailers": Exchange._response_trailers,
 }
-
-
-def _headers(headers: HeaderMap) -> dict[str, str]:
-    """Names in lower case; `raw_value`, else `value`; bytes that are not UTF-8 become replacement characters."""
-    return {
-        header.key.lower(): header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
-        for header in headers.headers
-    }
-
-
-def _subset(metadata: Metadata) -> tuple[str, ...] | None:
-    """The subset hint: a list, or one comma-separated string (rule P3 names the list; both occur)."""
-    if SUBSET_NAMESPACE not in metadata.filter_metadata:
-        return None
-    fields = metadata.filter_metadata[SUBSET_NAMESPACE].fields
-    if SUBSET_KEY not in fields:
-        return None
-    value = fields[SUBSET_KEY]
-    entries = [item.string_value for item in value.list_value.values] or value.string_value.split(",")
-    return tuple(entry.strip() for entry in entries if entry.strip())
-
-
-def _text(metadata: Metadata, namespace: str, key: str) -> str:
-    if namespace not in metadata.filter_metadata:
-        return ""
-    fields = metadata.filter_metadata[namespace].fields
-    return fields[key].string_value if key in fields else ""

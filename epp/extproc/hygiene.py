@@ -1,15 +1,10 @@
-"""The headers by which gateway, picker and workers talk to each other, and which no client may set."""
+"""The names by which gateway, picker and workers talk to each other, and the headers that no client may set."""
 
-DESTINATION = "x-gateway-destination-endpoint"
-"""The pick: header, and key of the metadata in namespace envoy.lb (protocol rule P7)."""
+from collections.abc import Collection
+from dataclasses import dataclass
 
-SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-SUBSET_KEY = "x-gateway-destination-endpoint-subset"
-"""Metadata that holds the only endpoints allowed (P3)."""
-
-LB_NAMESPACE = "envoy.lb"
-SERVED_KEY = "x-gateway-destination-endpoint-served"
-"""Metadata on response messages: the endpoint that answered (P13)."""
+STEERING_HEADER = "test-epp-endpoint-selection"
+"""Request header with which the Gateway's conformance suite chooses the endpoint; obeyed only with the hooks on."""
 
 OBJECTIVE_HEADERS = (
     "x-gateway-inference-fairness-id",
@@ -17,12 +12,13 @@ OBJECTIVE_HEADERS = (
     "x-gateway-inference-objective",
     "x-llm-d-inference-objective",
 )
-"""Read from clients as GIE defines them, then removed: they mean nothing to a worker."""
+"""What clients may say of themselves, as the Inference Extension defines it; workers do not get to see it."""
 
-INTERNAL_HEADERS = (
-    # The protocol's own.
-    SUBSET_KEY,
-    SERVED_KEY,
+_INTERNAL_HEADERS = (
+    # The protocol's own, by their standard names.
+    "x-gateway-destination-endpoint",
+    "x-gateway-destination-endpoint-subset",
+    "x-gateway-destination-endpoint-served",
     "x-gateway-destination-endpoint-scores",
     "x-gateway-model-name-rewrite",
     "x-llm-d-model-name-rewrite",
@@ -45,6 +41,23 @@ INTERNAL_HEADERS = (
     "x-data-parallel-rank",
     "x-prefill-dp-rank",
 )
-"""Set by us or removed, on every path: with one of them a client could name the worker that gets its prompt."""
+"""Set by us or removed: with one of them a client could name the worker that gets its prompt."""
 
-REMOVED_HEADERS = OBJECTIVE_HEADERS + INTERNAL_HEADERS
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """The protocol's header and metadata names; the defaults are the standard's (rules P3, P7, P13)."""
+
+    destination: str = "x-gateway-destination-endpoint"
+    """The pick: header, and key of the metadata."""
+    destination_namespace: str = "envoy.lb"
+    subset: str = "x-gateway-destination-endpoint-subset"
+    subset_namespace: str = "envoy.lb.subset_hint"
+    served: str = "x-gateway-destination-endpoint-served"
+    served_namespace: str = "envoy.lb"
+
+
+def removed_headers(names: Names, trusted: Collection[str]) -> tuple[str, ...]:
+    """What is taken off every request; `trusted` headers reach the worker as the client set them."""
+    everything = (*OBJECTIVE_HEADERS, *_INTERNAL_HEADERS, names.destination, names.subset, names.served)
+    return tuple(name for name in dict.fromkeys((*everything, STEERING_HEADER)) if name not in trusted)

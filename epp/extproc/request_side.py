@@ -135,9 +135,13 @@ class Turnwise:
 
     def answer(self, decision: Decision) -> list[bytes]:
         self.wants_pick = False
-        self._held.forget()
         assert self._owed is not None
-        return [self._answers.at(self._owed, decision)]
+        if self._held.changed and self._owed is Place.REQUEST_BODY:
+            answer = self._answers.on_changed_body(decision, self._held.joined())
+        else:
+            answer = self._answers.at(self._owed, decision)
+        self._held.forget()
+        return [answer]
 
     def abandon(self) -> None:
         self.wants_pick = False

@@ -1,21 +1,26 @@
 """The path of a request: receive -> understand -> pick -> answer -> watch the response -> release."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
+from prometheus_client import CollectorRegistry
 
 from epp.endpoints.endpoint import HostPort
-from epp.extproc.body import Budget
-from epp.extproc.exchange import Exchange, ExchangeRules
-from epp.extproc.pick_answer import PickAnswers
-from epp.extproc.refusal import Refusal, internal, no_endpoint
+from epp.extproc.exchange import Exchange, ExchangeKit
+from epp.extproc.metadata import plain_host
+from epp.extproc.metrics import ExchangeMetrics
+from epp.extproc.refusal import Refusal, internal, no_endpoint, overloaded, too_large
+from epp.extproc.retries import Retries
+from epp.extproc.rules import ExchangeRules
 from epp.extproc.transport.stream import Stream
 from epp.prompts.prompt import Request
 from epp.scheduling.outcome import Ending, Observer, Outcome
 from epp.scheduling.scheduler import NoEndpointError, Pick, Scheduler
+from epp.settings import BodyMode
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +45,8 @@ class ExchangeStatus:
     """Streams since the start."""
     buffered_bytes: int
     """Request bytes held for picks now."""
+    modes: dict[str, int]
+    """Streams since the start by `request mode/response mode`, as the gateway announced them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,86 +72,129 @@ class Servicer:
         scheduler: Scheduler,
         observers: Sequence[Observer] = (),
         rules: ExchangeRules,
-        max_buffered_bytes: int = 1 << 30,
+        registry: CollectorRegistry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
         self._scheduler = scheduler
         self._observers = tuple(observers)
         self._rules = rules
-        self._budget = Budget(max_buffered_bytes)
-        self._answers = PickAnswers()
+        self._kit = ExchangeKit(rules)
+        self._metrics = ExchangeMetrics(registry)
+        self._retries = Retries()
         self._clock = clock
         self._open = 0
         self._begun = 0
+        self._modes: dict[str, int] = {}
 
     def status(self) -> ExchangeStatus:
         """How many streams there are."""
-        return ExchangeStatus(open=self._open, begun=self._begun, buffered_bytes=self._budget.used)
+        return ExchangeStatus(
+            open=self._open, begun=self._begun, buffered_bytes=self._kit.budget.used, modes=dict(self._modes)
+        )
 
     async def serve(self, stream: Stream) -> None:
         """Serve one stream to its end; whatever ends it, its load is released and its outcome told.
 
         Raises ProtocolError when the gateway sends what is no ext_proc message.
         """
-        exchange = Exchange(self._rules, self._budget, self._answers)
+        exchange = Exchange(self._kit)
         visit = _Visit(begun=self._clock(), request=Request())
-        self._open += 1
-        self._begun += 1
+        self._enter()
         try:
             await self._receive(stream, exchange)
+            self._note_modes(exchange)
             if exchange.wants_pick:
-                visit.request = await self._understand(exchange)
-                await self._answer(stream, exchange, self._pick(exchange, visit))
+                if not self._refused_at_the_door(exchange, visit):
+                    visit.request = await self._understand(exchange)
+                    self._pick(exchange, visit)
+                await self._answer(stream, exchange, visit)
             await self._watch(stream, exchange, visit)
         finally:
-            self._open -= 1
             exchange.close()
             self._release(exchange, visit)
+            self._leave()
 
     async def _receive(self, stream: Stream, exchange: Exchange) -> None:
         """Take messages until there is enough to pick by, or the exchange ends without a pick."""
         while not (exchange.wants_pick or exchange.ended):
             await self._next(stream, exchange)
 
-    async def _understand(self, exchange: Exchange) -> Request:
-        """What the request asks for. A fault of ours here costs the prefix knowledge, not the request."""
-        head = exchange.head
-        try:
-            return await self._reader.read(
-                path=head.get(":path"),
-                content_type=head.get("content-type"),
-                body=exchange.held.joined(),
-                request_id=head.get("x-request-id"),
-            )
-        except Exception:  # noqa: BLE001 - a fault in the reader must not lose a request that can be routed
-            _log.exception("reading a request failed", request_id=head.get("x-request-id"))
-            return Request(id=head.get("x-request-id"), size=exchange.held.size)
+    def _refused_at_the_door(self, exchange: Exchange, visit: _Visit) -> bool:
+        """Whether a bound of ours forbids the request."""
+        if self._open > self._rules.max_streams:
+            visit.refusal = overloaded(self._rules.max_streams)
+        elif self._rules.reject_large_bodies and _body_size(exchange) > self._rules.max_body_bytes:
+            visit.refusal = too_large(self._rules.max_body_bytes)
+        return visit.refusal is not None
 
-    def _pick(self, exchange: Exchange, visit: _Visit) -> Pick | Refusal:
-        """Choose an endpoint and reserve its load, without a pause between the two."""
+    async def _understand(self, exchange: Exchange) -> Request:
+        """What the request asks for. Too slow, or a fault of ours: then the load alone decides."""
+        get = exchange.head.get
+        request_id = get("x-request-id")
+        if exchange.held.full:
+            self._metrics.odd("truncated")
         try:
-            visit.pick = self._scheduler.pick(visit.request, subset=exchange.head.subset)
-            visit.picked_at = self._clock()
-            return visit.pick
+            async with asyncio.timeout(self._rules.pick_timeout_seconds):
+                return await self._reader.read(
+                    path=get(":path"),
+                    content_type=get("content-type"),
+                    body=exchange.held.joined(),
+                    request_id=request_id,
+                )
+        except TimeoutError:
+            self._metrics.odd("late")
+        except Exception:  # noqa: BLE001 - a fault in the reader must not lose a request that can be routed
+            self._metrics.odd("internal")
+            _log.exception("reading a request failed", request_id=request_id)
+        return Request(id=request_id, size=exchange.held.size)
+
+    def _pick(self, exchange: Exchange, visit: _Visit) -> None:
+        """Choose an endpoint and reserve its load, without a pause between the two."""
+        request = visit.request
+        try:
+            visit.pick = self._picked(exchange, request)
         except NoEndpointError as error:
             visit.refusal = no_endpoint(str(error))
-        except Exception:  # noqa: BLE001 - the client gets an answer whatever fails here
-            _log.exception("picking an endpoint failed", request_id=visit.request.id)
-            visit.refusal = internal()
-        return visit.refusal
+        except Exception:  # noqa: BLE001 - what an odd prompt breaks must not lose a request that can be routed
+            _log.exception("picking an endpoint failed", request_id=request.id)
+            visit.request = Request(id=request.id, size=request.size)
+            visit.pick = self._picked_blindly(exchange, visit.request)
+        visit.picked_at = self._clock()
 
-    async def _answer(self, stream: Stream, exchange: Exchange, result: Pick | Refusal) -> None:
+    def _picked(self, exchange: Exchange, request: Request) -> Pick:
+        avoid = self._retries.avoid(request.id, self._clock())
+        if avoid:
+            self._metrics.odd("retried")
+        return self._scheduler.pick(request, subset=exchange.head.subset, avoid=avoid)
+
+    def _picked_blindly(self, exchange: Exchange, request: Request) -> Pick | None:
+        self._metrics.odd("internal")
+        try:
+            return self._picked(exchange, request)
+        except Exception:  # noqa: BLE001 - the client gets an answer whatever fails here
+            return None
+
+    async def _answer(self, stream: Stream, exchange: Exchange, visit: _Visit) -> None:
         """Tell the gateway where the request goes, and send its body on."""
-        answers = exchange.refuse(result) if isinstance(result, Refusal) else exchange.answer(result.decision)
+        if visit.pick is not None:
+            answers = exchange.answer(visit.pick.decision)
+        else:
+            refusal = visit.refusal or internal()
+            self._metrics.refused(refusal.reason)
+            _log.debug("refused", reason=refusal.reason, status=refusal.status, request_id=visit.request.id)
+            answers = exchange.refuse(refusal)
         for answer in answers:
             await stream.write(answer)
 
     async def _watch(self, stream: Stream, exchange: Exchange, visit: _Visit) -> None:
-        """Pass on the rest of the request and the response, and keep the reservation's size true."""
+        """Pass on the rest of the request and the response, and keep the reservation true."""
         while not exchange.ended:
+            served = exchange.response.served
             await self._next(stream, exchange)
             if visit.pick is not None and exchange.response.begun:
+                if exchange.response.served != served:
+                    self._move(visit.pick, visit.request, plain_host(exchange.response.served))
                 self._note_progress(exchange, visit, visit.pick)
 
     async def _next(self, stream: Stream, exchange: Exchange) -> None:
@@ -155,6 +205,12 @@ class Servicer:
         for answer in exchange.receive(message):
             await stream.write(answer)
 
+    def _move(self, pick: Pick, request: Request, served: str) -> None:
+        """The gateway says who answers; where that is not the pick, the load goes where the work is."""
+        if served != pick.decision.endpoint.host_port:
+            self._metrics.odd("served_elsewhere")
+            self._scheduler.move(pick, request, HostPort(served))
+
     def _note_progress(self, exchange: Exchange, visit: _Visit, pick: Pick) -> None:
         response = exchange.response
         if response.first_token and visit.first_token_at is None:
@@ -164,11 +220,21 @@ class Servicer:
             pick.reservation.progress(response.events - visit.events_told)
             visit.events_told = response.events
 
+    def _note_modes(self, exchange: Exchange) -> None:
+        """Count how gateways call us, and say once what a mode costs."""
+        modes = f"{exchange.request_mode}/{exchange.response_mode}"
+        if modes not in self._modes and exchange.request_mode in (BodyMode.NONE, BodyMode.STREAMED):
+            _log.warning("the gateway shows no body before the pick: prompts are not known", modes=modes)
+        self._modes[modes] = self._modes.get(modes, 0) + 1
+
     def _release(self, exchange: Exchange, visit: _Visit) -> None:
         """The one place where a request's load ends."""
         if visit.pick is not None:
             visit.pick.reservation.release()
         outcome = self._outcome(exchange, visit)
+        if visit.pick is not None and _failed(outcome):
+            self._retries.failed(visit.request.id, visit.pick.decision.endpoint.host_port, self._clock())
+        self._metrics.ended(outcome.ending)
         for observer in self._observers:
             try:
                 observer.ended(outcome)
@@ -189,13 +255,35 @@ class Servicer:
             streamed=response.streamed,
             time_to_first_token=ttft,
             seconds=self._clock() - visit.begun,
-            served=HostPort(response.served) if response.served else None,
+            served=HostPort(plain_host(response.served)) if response.served else None,
         )
+
+    def _enter(self) -> None:
+        self._open += 1
+        self._begun += 1
+        self._metrics.open.set(self._open)
+
+    def _leave(self) -> None:
+        self._open -= 1
+        self._metrics.open.set(self._open)
+
+
+def _body_size(exchange: Exchange) -> int:
+    """Bytes of the body as far as seen, or as announced."""
+    announced = exchange.head.get("content-length")
+    return max(exchange.held.size, int(announced) if announced.isascii() and announced.isdigit() else 0)
+
+
+def _failed(outcome: Outcome) -> bool:
+    """Whether the picked worker gave no answer, or a 5xx."""
+    return outcome.status is None or outcome.status >= 500
 
 
 def _ending(exchange: Exchange, visit: _Visit) -> Ending:
     if visit.refusal is not None:
         return Ending.REFUSED
-    if exchange.response.ended:
+    response = exchange.response
+    if response.ended or (response.begun and exchange.response_mode is BodyMode.NONE):
+        # With response body mode NONE the gateway keeps the stream until the response is over.
         return Ending.COMPLETE
-    return Ending.ABORTED if exchange.response.begun or visit.pick is None else Ending.UNSEEN
+    return Ending.ABORTED if response.begun or visit.pick is None else Ending.UNSEEN

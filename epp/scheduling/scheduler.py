@@ -32,6 +32,8 @@ class Decision:
     fallbacks: tuple[Endpoint, ...] = ()
     set_headers: tuple[tuple[str, str], ...] = ()
     """More headers for the chosen worker, such as Dynamo's instance id."""
+    model: str | None = None
+    """Model name to put in the body in place of the client's; None: the body stays as it is."""
     cached_tokens: int = 0
     """Tokens of the prompt that the index says the endpoint holds."""
     reason: str = ""
@@ -84,6 +86,14 @@ class Scheduler:
         choice = self._policy.pick(request, candidates)
         return Pick(self._decision(candidates, choice), self._reserve(request, candidates, choice.best))
 
+    def move(self, pick: Pick, request: Request, served: HostPort) -> None:
+        """Put the pick's load on the endpoint that serves in its place; without effect when it is not in the pool."""
+        snapshot = self._pool.snapshot()
+        position = snapshot.position.get(served)
+        if position is not None:
+            candidates = self._candidates(request, snapshot, [position])
+            pick.reservation.move(int(candidates.columns[0]), _work(request, candidates, 0))
+
     def _join(self, column: int, endpoint: Endpoint) -> None:
         self.rates.join(column, endpoint)
         self.load.join(column, endpoint)
@@ -124,13 +134,16 @@ class Scheduler:
         return tuple(candidates.endpoints[i] for i in order[: self._fallbacks])
 
     def _reserve(self, request: Request, candidates: Candidates, best: int) -> Reservation:
-        work = Work(
-            prefill_tokens=candidates.prompt_tokens - int(candidates.cached_tokens[best]),
-            context_tokens=candidates.prompt_tokens,
-            prefill_seconds=float(candidates.work_seconds[best]),
-            streamed=request.stream,
-        )
-        return self.load.reserve(int(candidates.columns[best]), work)
+        return self.load.reserve(int(candidates.columns[best]), _work(request, candidates, best))
+
+
+def _work(request: Request, candidates: Candidates, at: int) -> Work:
+    return Work(
+        prefill_tokens=candidates.prompt_tokens - int(candidates.cached_tokens[at]),
+        context_tokens=candidates.prompt_tokens,
+        prefill_seconds=float(candidates.work_seconds[at]),
+        streamed=request.stream,
+    )
 
 
 def _prompt_tokens(request: Request) -> int:

@@ -35,7 +35,7 @@ class Process:
         return Status(
             process=process,
             pool=pool_status(self.pool),
-            exchanges=ExchangeStatus(open=1, begun=3, buffered_bytes=0),
+            exchanges=ExchangeStatus(open=1, begun=3, buffered_bytes=0, modes={}),
             prompts=PromptsStatus(tokenizer="", chat_template=False),
             settings=SETTINGS,
         )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from prometheus_client import CollectorRegistry
 
 from epp._pb.base_pb2 import HeaderMap, HeaderValue, Metadata
 from epp._pb.external_processor_pb2 import (
@@ -17,7 +18,7 @@ from epp._pb.external_processor_pb2 import (
 from epp._pb.processing_mode_pb2 import ProcessingMode
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
-from epp.extproc.exchange import ExchangeRules
+from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.kvcache.prefix_index import Match
 from epp.prompts.prompt import Prompt, Request
@@ -65,18 +66,19 @@ class Outcomes:
 class World:
     """Some workers, and the servicer that picks among them."""
 
-    def __init__(self, workers: int = 2, rules: ExchangeRules | None = None, *, max_buffered_bytes: int = 1 << 30):
+    def __init__(self, workers: int = 2, rules: ExchangeRules | None = None) -> None:
         self.pool = Pool()
         self.pool.replace(Endpoint(name=f"w{i}", address=f"10.0.0.{i + 1}", port=8000) for i in range(workers))
         self.scheduler = Scheduler(pool=self.pool, index=EmptyIndex(), policy=RoundRobin())
         self.reader = PlainReader()
+        self.registry = CollectorRegistry()
         self.outcomes = Outcomes()
         self.servicer = Servicer(
             reader=self.reader,
             scheduler=self.scheduler,
             observers=[self.outcomes],
             rules=rules or ExchangeRules(),
-            max_buffered_bytes=max_buffered_bytes,
+            registry=self.registry,
         )
 
     @property
