@@ -28,7 +28,7 @@ setup: .venv/.synced ## install everything into .venv
 
 envoy: .tools/envoy/.installed ## install the real Envoy, apart from the project
 
-test: setup envoy ## pass the tests (ARGS='-k name' for some)
+test: setup ## pass the tests (ARGS='-k name' for some)
 	@$(MAKE) --no-print-directory -s envoy || echo "Envoy cannot be installed: its tests are skipped" >&2
 	$(RUN)pytest $(ARGS)
 
