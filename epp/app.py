@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -30,6 +31,8 @@ from epp.settings import PREFIX, Settings, SettingsError
 from epp.telemetry.logs import configure_logs
 
 _log = structlog.get_logger(__name__)
+
+_Started = TypeVar("_Started")
 
 
 def serve(settings: Settings) -> int:
@@ -107,8 +110,16 @@ class App:
         self.pool.replace(self._endpoints)
         await _listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
         await _listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)
-        await _listen("EPP_HEALTH_PORT", self.health.start(), self.health.stop, parts)
-        await _listen("EPP_GRPC_PORT", self.transport.start(), self.transport.stop, parts)
+        health_port = await _listen("EPP_HEALTH_PORT", self.health.start(), self.health.stop, parts)
+        grpc_port = await _listen("EPP_GRPC_PORT", self.transport.start(), self.transport.stop, parts)
+        # Port 0 takes a free one: this line is how a parent process learns which.
+        _log.info(
+            "listening",
+            grpc_port=grpc_port,
+            health_port=health_port,
+            metrics_port=metrics.port,
+            admin_port=admin.port,
+        )
 
     async def _set_ready(self, ready: bool) -> None:
         self._ready = ready
@@ -132,13 +143,14 @@ class App:
 
 
 async def _listen(
-    setting: str, start: Awaitable[object], stop: Callable[[], Awaitable[None]], parts: AsyncExitStack
-) -> None:
+    setting: str, start: Awaitable[_Started], stop: Callable[[], Awaitable[None]], parts: AsyncExitStack
+) -> _Started:
     try:
-        await start
+        started = await start
     except (OSError, RuntimeError) as error:
         raise CouldNotStartError(f"{setting}: {error}") from None
     parts.push_async_callback(stop)
+    return started
 
 
 def _stop_signals() -> asyncio.Event:
