@@ -25,6 +25,7 @@ from epp.extproc.transport.health import HealthServer
 from epp.kvcache.nothing import NothingKnown
 from epp.kvcache.prefix_index import PrefixIndex
 from epp.prompts.reader import PromptReader
+from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.policies import policy_named
 from epp.scheduling.scheduler import Scheduler
 from epp.settings import PREFIX, Settings, SettingsError
@@ -69,10 +70,12 @@ class App:
         self.scheduler = Scheduler(
             pool=self.pool, index=self.index, policy=policy_named(settings.policy), fallbacks=settings.fallbacks
         )
+        self.fidelity = Fidelity(self.pool, self.registry)
         self.servicer = Servicer(
             reader=self.reader,
             scheduler=self.scheduler,
             rules=ExchangeRules.of(settings),
+            observers=(self.fidelity,),
             registry=self.registry,
         )
         self.transport = GrpcTransport(self.servicer.serve, host=settings.host, port=settings.grpc_port)
@@ -98,6 +101,7 @@ class App:
             pool=pool_status(self.pool),
             exchanges=self.servicer.status(),
             prompts=self.reader.status(),
+            fidelity=self.fidelity.status(),
             settings=_in_force(self._settings),
         )
 

@@ -1,13 +1,14 @@
 """The document that `/status` serves: one section from each part."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from epp.endpoints.status import PoolStatus
 from epp.extproc.servicer import ExchangeStatus
 from epp.prompts.reader import PromptsStatus
+from epp.scheduling.fidelity import FidelityStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Status:
     prompts: PromptsStatus
     settings: Mapping[str, str]
     """Settings in force, by environment variable."""
+    fidelity: FidelityStatus = field(default_factory=FidelityStatus)
 
 
 def encode(status: Status) -> bytes:
