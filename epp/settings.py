@@ -32,6 +32,13 @@ class BodyMode(StrEnum):
     FULL_DUPLEX_STREAMED = "full_duplex_streamed"
 
 
+class PodReadiness(StrEnum):
+    """What makes a pod ready to serve."""
+
+    POD = "pod"
+    CONTAINERS = "containers"
+
+
 def _setting(default: Any, description: str, *, names: tuple[str, ...] = (), **limits: Any) -> Any:
     """A setting with its meaning and the names that operators know from other pickers."""
     return Field(default, description=description, json_schema_extra={"names": list(names)}, **limits)
@@ -49,9 +56,59 @@ class PortsSettings(BaseModel):
 
 
 class EndpointsSettings(BaseModel):
-    """Where the endpoints come from."""
+    """Where the endpoints come from; exactly one of the sources is named."""
 
-    endpoints_file: Path | None = _setting(None, "YAML or JSON file that lists the endpoints.")
+    pool_name: str | None = _setting(
+        None, "Source: InferencePool whose pods are the endpoints.", names=("DYN_EPP_INFERENCE_POOL_NAME",)
+    )
+    prefill_pool_name: str | None = _setting(
+        None,
+        "InferencePool whose pods only prefill; EPP_POOL_NAME then names the decode pool.",
+        names=("DYN_EPP_PREFILL_INFERENCE_POOL_NAME",),
+    )
+    pod_selector: str | None = _setting(
+        None, "Source: label selector of the pods, as in `kubectl get pods -l`, without an InferencePool."
+    )
+    service_name: str | None = _setting(None, "Source: Service whose EndpointSlices list the endpoints.")
+    endpoints_file: Path | None = _setting(
+        None, "Source: YAML or JSON file that lists the endpoints; it is read again when it changes."
+    )
+    endpoints: str | None = _setting(None, "Source: comma list of ip:port.")
+    namespace: str | None = _setting(
+        None, "Namespace of pool, pods and Service; default: the EPP's own.", names=("POD_NAMESPACE", "NAMESPACE")
+    )
+    target_ports: str | None = _setting(
+        None, "Comma list of 1 to 8 ports for EPP_POD_SELECTOR, or names or numbers of ports for EPP_SERVICE_NAME."
+    )
+    pod_readiness: PodReadiness = _setting(
+        PodReadiness.POD, "What makes a pod ready: pod (its condition) or containers (the one that has the port)."
+    )
+    pod_ipv6: bool = _setting(False, "Whether the IPv6 address of a pod with both families is used.")
+    events_port: int | None = _setting(
+        5557,
+        "Port of KV events of pods that name none; rank n publishes on this port plus n; 0: none.",
+        names=("DYN_EPP_KV_EVENT_PORT",),
+        ge=0,
+        le=65535,
+    )
+    replay_port: int | None = _setting(
+        None,
+        "Port of the event replay of pods that name none; rank n replays on this port plus n.",
+        names=("DYN_EPP_KV_EVENT_REPLAY_PORT",),
+        ge=0,
+        le=65535,
+    )
+    max_endpoints: int = _setting(10_000, "Endpoints in the pool; more are left out, with a warning.", ge=1)
+    kube_watch_seconds: float = _setting(
+        300.0, "Longest life of one watch of the Kubernetes API; a full list follows.", ge=1, le=3600
+    )
+    kube_silence_seconds: float = _setting(
+        75.0, "Silence after which a watch counts as dead; bookmarks come about every 60 s.", ge=1, le=3600
+    )
+    kube_retry_seconds: float = _setting(10.0, "Longest pause before the Kubernetes API is asked again.", gt=0, le=600)
+    endpoints_file_seconds: float = _setting(
+        1.0, "Seconds between looks at the endpoints file; 0: it is read once.", ge=0, le=3600
+    )
 
 
 class ExchangeSettings(BaseModel):

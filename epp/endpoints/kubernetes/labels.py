@@ -1,0 +1,31 @@
+"""The labels and annotations that describe a worker; every name is written here and nowhere else.
+
+Our own names (`epp.*`) may be given as label or annotation of the pod; an annotation wins.
+"""
+
+ROLE = "epp.role"
+"""One of the names in roles.ROLES."""
+ENGINE = "epp.engine"
+EVENTS_PORT = "epp.events-port"
+"""Port of the first rank's KV events; the n-th rank publishes on this port plus n."""
+REPLAY_PORT = "epp.replay-port"
+"""Port of the first rank's replay socket; the n-th rank's is this port plus n."""
+METRICS_PORT = "epp.metrics-port"
+BLOCK_SIZE = "epp.block-size"
+
+LLMD_ROLE = "llm-d.ai/role"
+LLMD_ENGINE = "llm-d.ai/engine-type"
+OLD_ENGINE = "inference.networking.k8s.io/engine-type"
+ACTIVE_PORTS = "inference.networking.k8s.io/active-ports"
+"""Comma list of the target ports that serve on this pod."""
+
+DYNAMO_NAMESPACE = "nvidia.com/dynamo-namespace"
+DYNAMO_CLASS = "nvidia.com/dynamo-component-class"
+"""`worker` on pods that serve models."""
+DYNAMO_TYPE = "nvidia.com/dynamo-component-type"
+"""`decode` or `prefill` where the two are apart; also `worker`, `frontend`, `epp`, `planner`."""
+DYNAMO_PORT_NAME = "http"
+"""Name of the sidecar's container port, the only one that obeys routing headers."""
+
+SERVICE_NAME = "kubernetes.io/service-name"
+"""On an EndpointSlice: the Service that it belongs to."""

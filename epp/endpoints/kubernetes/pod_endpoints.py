@@ -1,0 +1,160 @@
+"""From a pod to its endpoints; no state, no I/O."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from epp.endpoints import dynamo
+from epp.endpoints.endpoint import Endpoint, Role
+from epp.endpoints.kubernetes import labels as names
+from epp.endpoints.kubernetes.cluster import Defaults
+from epp.endpoints.kubernetes.objects import Container, Pod
+from epp.endpoints.roles import ANY_ROLE, ROLES
+from epp.settings import PodReadiness
+
+MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class PodEndpoints:
+    """The endpoints of one pod, and remarks on what looks wrong with it; remarks do not depend on readiness."""
+
+    endpoints: tuple[Endpoint, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def pod_endpoints(pod: Pod, ports: tuple[int, ...], defaults: Defaults) -> PodEndpoints:
+    """One endpoint per target port that serves on this pod; none unless the pod can serve."""
+    facts = _Facts(pod)
+    if dynamo_worker(facts.labels):
+        port = _port_named(pod, names.DYNAMO_PORT_NAME)
+        if port is None:
+            return PodEndpoints(
+                (), (f"no container port is named {names.DYNAMO_PORT_NAME}: the worker needs a sidecar",)
+            )
+        ranks = {0: port}
+    else:
+        ranks = facts.active(ports)
+    address = _address(pod, ipv6=defaults.ipv6)
+    serving = {rank: port for rank, port in ranks.items() if address and _can_serve(pod, port, defaults.readiness)}
+    endpoints = tuple(_endpoint(facts, defaults, address, rank, port, len(ports)) for rank, port in serving.items())
+    return PodEndpoints(endpoints, (*facts.remarks, *_undeclared(pod, ranks)))
+
+
+def dynamo_worker(labels: Mapping[str, str]) -> bool:
+    """Whether these are the labels of a worker that Dynamo's operator runs, which obeys only its sidecar's headers."""
+    return names.DYNAMO_NAMESPACE in labels and labels.get(names.DYNAMO_CLASS, "worker") == "worker"
+
+
+def _endpoint(facts: "_Facts", defaults: Defaults, address: str, rank: int, port: int, ranks: int) -> Endpoint:
+    pod = facts.pod
+    is_dynamo = dynamo_worker(facts.labels)
+    # The engines of Dynamo's workers publish to their own process only, so no default port is theirs.
+    events = facts.number(names.EVENTS_PORT, None if is_dynamo else defaults.events_port)
+    replay = facts.number(names.REPLAY_PORT, None if is_dynamo else defaults.replay_port)
+    name = pod.metadata.name
+    return Endpoint(
+        name=name if ranks == 1 or is_dynamo else f"{name}-rank-{rank}",
+        address=address,
+        port=port,
+        uid=pod.metadata.uid,
+        generation=sum(status.restart_count for status in pod.status.container_statuses or ()),
+        rank=rank,
+        roles=defaults.roles or facts.roles(),
+        engine=facts.engine(),
+        labels=facts.labels,
+        # vLLM gives each data-parallel rank the configured port plus the rank.
+        events_port=None if events is None else events + rank,
+        replay_port=None if replay is None else replay + rank,
+        metrics_port=facts.number(names.METRICS_PORT, None),
+        block_size=facts.number(names.BLOCK_SIZE, None),
+        instance_id=dynamo.instance_id(name) if is_dynamo else None,
+    )
+
+
+class _Facts:
+    """What the labels and annotations of a pod say, with remarks on values that make no sense."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.pod = pod
+        self.labels = pod.metadata.labels or {}
+        self.annotations = pod.metadata.annotations or {}
+        self.remarks: list[str] = []
+
+    def active(self, ports: tuple[int, ...]) -> dict[int, int]:
+        """Port by rank, without those that the pod says are not active."""
+        ranks = dict(enumerate(ports))
+        text = self.annotations.get(names.ACTIVE_PORTS)
+        if text is None:
+            return ranks
+        active = {part.strip() for part in text.split(",")} - {""}
+        unknown = active - {str(port) for port in ports}
+        if unknown:
+            self.remarks.append(
+                f"{names.ACTIVE_PORTS}={text!r}: no target port of the pool: {', '.join(sorted(unknown))}"
+            )
+        return {rank: port for rank, port in ranks.items() if str(port) in active}
+
+    def roles(self) -> frozenset[Role]:
+        text = self._text(names.ROLE) or self.labels.get(names.LLMD_ROLE)
+        if text is None:
+            component = self.labels.get(names.DYNAMO_TYPE, "") if dynamo_worker(self.labels) else ""
+            return ROLES.get(component, ANY_ROLE)
+        if text not in ROLES:
+            self.remarks.append(f"role {text!r}: expected one of {', '.join(ROLES)}; taken as both")
+        return ROLES.get(text, ANY_ROLE)
+
+    def engine(self) -> str:
+        own = self._text(names.ENGINE)
+        return own or self.labels.get(names.LLMD_ENGINE) or self.labels.get(names.OLD_ENGINE) or "vllm"
+
+    def number(self, name: str, default: int | None) -> int | None:
+        text = self._text(name)
+        if text is None:
+            return default
+        if text.isdecimal() and 1 <= int(text) <= MAX_PORT:
+            return int(text)
+        self.remarks.append(f"{name}={text!r}: expected a number from 1 to {MAX_PORT}; ignored")
+        return default
+
+    def _text(self, name: str) -> str | None:
+        return self.annotations.get(name, self.labels.get(name))
+
+
+def _can_serve(pod: Pod, port: int, readiness: PodReadiness) -> bool:
+    """The one rule for readiness: running, not on its way out, and ready by the chosen measure."""
+    status = pod.status
+    if pod.metadata.deletion_timestamp or status.phase != "Running":
+        return False
+    if readiness is PodReadiness.CONTAINERS:
+        owner = _owner(pod, port)
+        ready = {container.name: container.ready for container in status.container_statuses or ()}
+        return ready.get(owner.name, False) if owner else bool(ready) and all(ready.values())
+    return any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions or ())
+
+
+def _address(pod: Pod, *, ipv6: bool) -> str:
+    primary = pod.status.pod_ip or ""
+    addresses = [primary, *(entry.ip for entry in pod.status.pod_ips or ())]
+    return next((address for address in addresses if address and (":" in address) == ipv6), "") or primary
+
+
+def _owner(pod: Pod, port: int) -> Container | None:
+    """The container that declares `port`."""
+    for container in pod.spec.containers:
+        if any(declared.container_port == port for declared in container.ports or ()):
+            return container
+    return None
+
+
+def _port_named(pod: Pod, name: str) -> int | None:
+    for container in pod.spec.containers:
+        for declared in container.ports or ():
+            if declared.name == name:
+                return declared.container_port
+    return None
+
+
+def _undeclared(pod: Pod, ranks: Mapping[int, int]) -> tuple[str, ...]:
+    """Declared ports are documentation, so a port that none declares is still used, but worth a word."""
+    missing = [str(port) for port in ranks.values() if _owner(pod, port) is None]
+    return (f"no container declares port {', '.join(missing)}",) if missing else ()

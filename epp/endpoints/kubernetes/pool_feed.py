@@ -1,0 +1,90 @@
+"""One InferencePool and the pods that it selects."""
+
+import asyncio
+
+import structlog
+
+from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.kubernetes.client import ApiError, UnreachableError
+from epp.endpoints.kubernetes.cluster import Cluster, Defaults
+from epp.endpoints.kubernetes.inference_pool import GROUP, OLD_GROUP, PoolSpec, PoolSpecError, pool_spec
+from epp.endpoints.kubernetes.objects import InferencePool
+from epp.endpoints.kubernetes.pod_source import PodSource
+from epp.endpoints.kubernetes.watch import NOT_FOUND, Change, Listed, Put, Resource, follow
+from epp.endpoints.source import Source
+
+_log = structlog.get_logger()
+
+
+class PoolFeed:
+    """Follows the pool, in whichever version the cluster serves, and through it its pods."""
+
+    def __init__(self, cluster: Cluster, defaults: Defaults, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._pool = Source(f"pool {name}", cluster.metrics)
+        self._pods = PodSource(cluster, defaults, f"pods of {name}")
+        self._spec: PoolSpec | None = None
+        self._problem = ""
+        self.sources = (self._pool, self._pods.source)
+
+    def endpoints(self) -> list[Endpoint]:
+        """All endpoints of the pool's pods."""
+        return self._pods.endpoints()
+
+    def problem(self) -> str:
+        """Why there is no usable pool."""
+        return self._problem
+
+    async def run(self) -> None:
+        """Follow the pool until cancelled."""
+        path = await self._served_path()
+        resource = Resource(path=path, kind=InferencePool, field_selector=f"metadata.name={self._name}")
+        try:
+            async for change in follow(self._cluster.client, resource, self._pool, self._cluster.timing):
+                self._take(change)
+        finally:
+            await self._pods.stop()
+
+    def _take(self, change: Change[InferencePool]) -> None:
+        if isinstance(change, Listed):
+            pool = next((pool for pool in change.objects if pool.metadata.name == self._name), None)
+        else:
+            pool = change.object if isinstance(change, Put) else None
+        spec, self._problem = self._read(pool)
+        if spec != self._spec:
+            _log.info("inference pool changed", pool=self._name, problem=self._problem)
+            self._spec = spec
+            self._pods.respecify(spec)
+
+    def _read(self, pool: InferencePool | None) -> tuple[PoolSpec | None, str]:
+        name = f"InferencePool {self._cluster.namespace}/{self._name}"
+        if pool is None or pool.metadata.deletion_timestamp:
+            return None, f"{name}, which does not exist"
+        try:
+            return pool_spec(pool), ""
+        except PoolSpecError as error:
+            return None, f"{name} to be right: {error}"
+
+    async def _served_path(self) -> str:
+        """The path of the newest version that the cluster has; asks until there is one."""
+        while True:
+            for group, version in ((GROUP, "v1"), (OLD_GROUP, "v1alpha2")):
+                path = f"/apis/{group}/{version}/namespaces/{self._cluster.namespace}/inferencepools"
+                if await self._served(path):
+                    if group == OLD_GROUP:
+                        _log.warning("the cluster has only InferencePool v1alpha2; move to v1", pool=self._name)
+                    return path
+            await asyncio.sleep(self._cluster.timing.longest_pause)
+
+    async def _served(self, path: str) -> bool:
+        query = {"limit": "1", "fieldSelector": f"metadata.name={self._name}"}
+        try:
+            async with self._cluster.client.get(path, query, silence_seconds=self._cluster.timing.list_silence):
+                return True
+        except ApiError as error:
+            missing = "the cluster knows no InferencePool: install the Gateway API Inference Extension"
+            self._pool.failed(missing if error.status == NOT_FOUND else str(error))
+        except UnreachableError as error:
+            self._pool.failed(str(error))
+        return False
