@@ -14,8 +14,8 @@ from epp import __version__
 from epp.admin.metrics import MetricsServer
 from epp.admin.server import AdminServer
 from epp.admin.status import ProcessStatus, Status
-from epp.endpoints.endpoint import Endpoint
-from epp.endpoints.file import read_endpoints
+from epp.endpoints.discovery import Discovery
+from epp.endpoints.kubernetes.client import NoClusterError
 from epp.endpoints.pool import Pool
 from epp.endpoints.status import pool_status
 from epp.extproc.rules import ExchangeRules
@@ -28,7 +28,7 @@ from epp.prompts.reader import PromptReader
 from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.policies import policy_named
 from epp.scheduling.scheduler import Scheduler
-from epp.settings import PREFIX, Settings, SettingsError
+from epp.settings import PREFIX, Settings
 from epp.telemetry.logs import configure_logs
 
 _log = structlog.get_logger(__name__)
@@ -80,15 +80,16 @@ class App:
         )
         self.transport = GrpcTransport(self.servicer.serve, host=settings.host, port=settings.grpc_port)
         self.health = HealthServer(host=settings.host, port=settings.health_port)
-        self._endpoints = _listed(settings)
+        self.discovery = Discovery(settings, self.pool, self.registry)
 
     async def run(self) -> None:
         """Serve until a signal says to stop, then drain. Raises CouldNotStartError."""
         stop = _stop_signals()
         async with AsyncExitStack() as parts:
             await self._start(parts)
-            await self._set_ready(True)
+            becoming_ready = asyncio.create_task(self._become_ready(), name="become ready")
             await stop.wait()
+            becoming_ready.cancel()
             stop.clear()
             await self._drain(stop)
 
@@ -96,8 +97,12 @@ class App:
         """What `/status` says now."""
         return Status(
             process=ProcessStatus(
-                version=__version__, uptime_seconds=time.monotonic() - self._started, ready=self._ready
+                version=__version__,
+                uptime_seconds=time.monotonic() - self._started,
+                ready=self._ready,
+                waiting_for=self.discovery.waiting_for(),
             ),
+            discovery=self.discovery.status(),
             pool=pool_status(self.pool),
             exchanges=self.servicer.status(),
             prompts=self.reader.status(),
@@ -111,7 +116,11 @@ class App:
         parts.callback(self.reader.close)
         metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port)
         admin = AdminServer(self.status, host=settings.admin_host, port=settings.admin_port)
-        self.pool.replace(self._endpoints)
+        try:
+            await self.discovery.start()
+        except NoClusterError as error:
+            raise CouldNotStartError(str(error)) from None
+        parts.push_async_callback(self.discovery.stop)
         await _listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
         await _listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)
         health_port = await _listen("EPP_HEALTH_PORT", self.health.start(), self.health.stop, parts)
@@ -124,6 +133,10 @@ class App:
             metrics_port=metrics.port,
             admin_port=admin.port,
         )
+
+    async def _become_ready(self) -> None:
+        await self.discovery.synced()
+        await self._set_ready(True)
 
     async def _set_ready(self, ready: bool) -> None:
         self._ready = ready
@@ -163,12 +176,6 @@ def _stop_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
-
-
-def _listed(settings: Settings) -> tuple[Endpoint, ...]:
-    if settings.endpoints_file is None:
-        raise SettingsError("EPP_ENDPOINTS_FILE: expected the path of a file that lists the endpoints")
-    return read_endpoints(settings.endpoints_file)
 
 
 def _index(_settings: Settings) -> PrefixIndex:

@@ -56,6 +56,12 @@ def _print(status: Status, console: Console) -> None:
     process = status.process
     state = "ready" if process.ready else "not ready, waiting for " + ", ".join(process.waiting_for)
     console.print(f"epp {process.version}, up {process.uptime_seconds:.0f} s, {state}")
+    sources = Table("source", "last seen", "failures", "state", title="where endpoints come from")
+    for source in status.discovery.sources:
+        seen = "never" if source.seconds_since_seen is None else f"{source.seconds_since_seen:.1f} s ago"
+        state = source.error or ("fine" if source.listed else "not listed yet")
+        sources.add_row(source.name, seen, str(source.failures), state)
+    console.print(sources)
     table = Table("endpoint", "address", "roles", "rank", "engine", title=f"pool, version {status.pool.version}")
     for endpoint in status.pool.endpoints:
         row = (endpoint.name, endpoint.host_port, " ".join(endpoint.roles), str(endpoint.rank), endpoint.engine)

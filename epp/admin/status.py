@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from epp.endpoints.discovery import DiscoveryStatus
 from epp.endpoints.status import PoolStatus
 from epp.extproc.servicer import ExchangeStatus
 from epp.prompts.reader import PromptsStatus
@@ -27,6 +28,7 @@ class Status:
     """All that `/status` says; every part of the EPP adds its own section."""
 
     process: ProcessStatus
+    discovery: DiscoveryStatus
     pool: PoolStatus
     exchanges: ExchangeStatus
     prompts: PromptsStatus

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from epp.endpoints.endpoint import Role
@@ -21,6 +22,11 @@ from epp.endpoints.pool import Pool
 from epp.endpoints.source import Source, SourceMetrics, SourceStatus, keep_running
 from epp.endpoints.static_feed import StaticFeed, static_endpoints
 from epp.settings import EndpointsSettings, SettingsError
+
+_log = structlog.get_logger()
+
+LOOK_SECONDS = 0.0625
+SAY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +92,21 @@ class Discovery:
             await self._client.close()
 
     def waiting_for(self) -> tuple[str, ...]:
-        """What is missing before the first pick, in words; empty when nothing is."""
+        """What is missing before the pool is what the source says, in words; empty when nothing is.
+
+        A pool without ready endpoints lacks nothing: the answer to requests is then 503.
+        """
         missing = tuple(problem for feed in self._feeds if (problem := feed.problem()))
-        unlisted = tuple(f"the first list from {source.name}" for source in self._sources() if not source.listed)
-        if missing or unlisted:
-            return missing or unlisted
-        return () if self._pool.snapshot().endpoints else ("a ready endpoint",)
+        return missing or tuple(f"the first list from {source.name}" for source in self._sources() if not source.listed)
+
+    async def synced(self) -> None:
+        """Return when nothing is missing; say now and then what is."""
+        waited = 0.0
+        while missing := self.waiting_for():
+            if waited % SAY_SECONDS == 0.0:
+                _log.info("waiting for endpoints", missing=missing)
+            await asyncio.sleep(LOOK_SECONDS)
+            waited += LOOK_SECONDS
 
     def status(self) -> DiscoveryStatus:
         """The section for `/status`."""

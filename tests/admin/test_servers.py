@@ -12,8 +12,10 @@ from epp.admin import command
 from epp.admin.metrics import MetricsServer
 from epp.admin.server import AdminServer
 from epp.admin.status import ProcessStatus, Status
+from epp.endpoints.discovery import DiscoveryStatus
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
+from epp.endpoints.source import Source
 from epp.endpoints.status import pool_status
 from epp.extproc.servicer import ExchangeStatus
 from epp.prompts.reader import PromptsStatus
@@ -28,12 +30,14 @@ class Process:
         self.pool = Pool()
         self.pool.replace([Endpoint(name="w0", address="10.0.0.1", port=8000)])
         self.ready = True
+        self.source = Source("pods")
 
     def status(self) -> Status:
         waiting = () if self.ready else ("the first list of pods",)
         process = ProcessStatus(version="1", uptime_seconds=2.5, ready=self.ready, waiting_for=waiting)
         return Status(
             process=process,
+            discovery=DiscoveryStatus(sources=(self.source.status(),), waiting_for=waiting),
             pool=pool_status(self.pool),
             exchanges=ExchangeStatus(open=1, begun=3, buffered_bytes=0, modes={}),
             prompts=PromptsStatus(tokenizer="", chat_template=False),

@@ -135,7 +135,7 @@ def inference_pool(name: str, ports: tuple[int, ...] = (8000,), **labels: str) -
 
 
 def _established(crd: dict) -> bool:
-    conditions = crd.get("status", {}).get("conditions", [])
+    conditions = crd.get("status", {}).get("conditions") or []
     return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 

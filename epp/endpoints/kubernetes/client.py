@@ -1,19 +1,19 @@
 """GET requests to the Kubernetes API by the official client: its configuration, its TLS, its token; the JSON is ours.
 
-No other module imports `kubernetes`.
+No other module imports `kubernetes`, and this one only when it is opened: the import takes 0.3 s and 35 MB.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import aiohttp
 import msgspec
-from kubernetes.aio.client.api_client import ApiClient
-from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.config.config_exception import ConfigException
-from kubernetes.aio.config.incluster_config import load_incluster_config
-from kubernetes.aio.config.kube_config import load_kube_config
+
+if TYPE_CHECKING:
+    from kubernetes.aio.client.api_client import ApiClient
 
 from epp.endpoints.kubernetes.objects import ApiStatus
 
@@ -47,7 +47,7 @@ class KubernetesClient:
 
     async def open(self) -> None:
         """Find the API server: by the pod's service account, else by kubeconfig. Raises NoClusterError."""
-        self._api = ApiClient(await self._configuration())
+        self._api = await self._client()
 
     async def close(self) -> None:
         """Close all connections."""
@@ -74,38 +74,45 @@ class KubernetesClient:
                 if not response.ok:
                     raise ApiError(response.status, _reason(await response.read(), response.reason))
                 yield response
-        except (aiohttp.ClientError, OSError, TimeoutError, ConfigException) as error:
+        except (aiohttp.ClientError, OSError, NoClusterError) as error:
             raise UnreachableError(str(error) or type(error).__name__) from error
 
-    def _opened(self) -> ApiClient:
+    def _opened(self) -> "ApiClient":
         if self._api is None:
             raise UnreachableError("the client is closed")
         return self._api
 
-    async def _reload(self, refused: ApiClient) -> ApiClient:
+    async def _reload(self, refused: "ApiClient") -> "ApiClient":
         """A client with the credentials as they are now; one reload serves all requests that `refused` failed."""
         async with self._reloading:
             if self._api is refused:
-                self._api = ApiClient(await self._configuration())
+                self._api = await self._client()
                 await refused.close()
             return self._opened()
 
-    async def _configuration(self) -> Configuration:
+    async def _client(self) -> "ApiClient":
+        from kubernetes.aio.client.api_client import ApiClient
+        from kubernetes.aio.client.configuration import Configuration
+        from kubernetes.aio.config.config_exception import ConfigException
+        from kubernetes.aio.config.incluster_config import load_incluster_config
+        from kubernetes.aio.config.kube_config import load_kube_config
+
         configuration = Configuration()
         try:
-            if self._kubeconfig is None:
-                try:
-                    load_incluster_config(configuration)
-                except ConfigException:
-                    await load_kube_config(client_configuration=configuration)
-            else:
+            if self._kubeconfig is not None:
                 await load_kube_config(self._kubeconfig, client_configuration=configuration)
+            elif "KUBERNETES_SERVICE_HOST" in os.environ:
+                load_incluster_config(configuration)
+            else:
+                await load_kube_config(client_configuration=configuration)
         except (ConfigException, OSError) as error:
             raise NoClusterError(f"no Kubernetes API server is known: {error}") from error
-        return configuration
+        return ApiClient(configuration)
 
 
-async def _send(api: ApiClient, path: str, query: Mapping[str, str], silence_seconds: float) -> aiohttp.ClientResponse:
+async def _send(
+    api: "ApiClient", path: str, query: Mapping[str, str], silence_seconds: float
+) -> aiohttp.ClientResponse:
     timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=silence_seconds)
     method, url, headers, *_ = await api.param_serialize(
         "GET",
