@@ -86,6 +86,9 @@ class Servicer:
         self._open = 0
         self._begun = 0
         self._modes: dict[str, int] = {}
+        self._warned: set[BodyMode] = set()
+        if rules.conformance_hooks:
+            _log.warning("EPP_CONFORMANCE_HOOKS is on: any client can choose its worker; never in production")
 
     def status(self) -> ExchangeStatus:
         """How many streams there are."""
@@ -222,9 +225,11 @@ class Servicer:
 
     def _note_modes(self, exchange: Exchange) -> None:
         """Count how gateways call us, and say once what a mode costs."""
-        modes = f"{exchange.request_mode}/{exchange.response_mode}"
-        if modes not in self._modes and exchange.request_mode in (BodyMode.NONE, BodyMode.STREAMED):
-            _log.warning("the gateway shows no body before the pick: prompts are not known", modes=modes)
+        mode = exchange.request_mode
+        if mode in (BodyMode.NONE, BodyMode.STREAMED) and mode not in self._warned:
+            self._warned.add(mode)
+            _log.warning("the gateway shows no body before the pick: prompts are not known", request_body_mode=mode)
+        modes = f"{mode}/{exchange.response_mode}"
         self._modes[modes] = self._modes.get(modes, 0) + 1
 
     def _release(self, exchange: Exchange, visit: _Visit) -> None:

@@ -122,7 +122,7 @@ def _wait_ready(process: subprocess.Popen[bytes], admin_file: Path, log: Path, n
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise EnvoyError(f"Envoy did not start (status {process.returncode}):\n{log.read_text()[-2000:]}")
-        with contextlib.suppress(OSError, ValueError, KeyError, http.client.HTTPException):
+        with contextlib.suppress(OSError, ValueError, LookupError, http.client.HTTPException):
             admin_port = int(admin_file.read_text().rsplit(":", 1)[1])
             if _admin(admin_port, "/ready").strip() == "LIVE":
                 ports = _listener_ports(admin_port)

@@ -1,5 +1,6 @@
 """A servicer with a real scheduler over made-up endpoints, and the messages that a gateway sends it."""
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
+from epp.extproc.transport.stream import StreamGoneError
 from epp.kvcache.prefix_index import Match
 from epp.prompts.prompt import Prompt, Request
 from epp.scheduling.outcome import Outcome
@@ -176,3 +178,29 @@ def streamed(answers: Iterable[ProcessingResponse], kind: str = "request_body") 
         if answer.WhichOneof("response") == kind
     ]
     return b"".join(piece.body for piece in pieces), [piece.end_of_stream for piece in pieces]
+
+
+class Played:
+    """A stream in memory: plays its messages, then half-closes, breaks, or stays silent."""
+
+    def __init__(self, messages: Iterable[bytes], *, breaks: bool = False, silent: bool = False) -> None:
+        self._messages = list(messages)
+        self._breaks = breaks
+        self._silent = silent
+        self.sent: list[bytes] = []
+
+    @property
+    def answers(self) -> list[ProcessingResponse]:
+        return parse(self.sent)
+
+    async def read(self) -> bytes | None:
+        if self._messages:
+            return self._messages.pop(0)
+        if self._breaks:
+            raise StreamGoneError
+        if self._silent:
+            await asyncio.Event().wait()
+        return None
+
+    async def write(self, message: bytes) -> None:
+        self.sent.append(message)
