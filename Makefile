@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/
 ARGS ?=
 
-.PHONY: help setup envoy test check format protos settings-doc lock clean
+.PHONY: help setup envoy demo test check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -27,6 +27,9 @@ setup: .venv/.synced ## install everything into .venv
 	@touch $@
 
 envoy: .tools/envoy/.installed ## install the real Envoy, apart from the project
+
+demo: setup envoy ## run the whole chain on this machine, three policies side by side (KEEP=1: keep it running)
+	$(RUN)python -m epp.simulate.demo.command $(if $(KEEP),--keep) $(ARGS)
 
 test: setup ## pass the tests (ARGS='-k name' for some)
 	@$(MAKE) --no-print-directory -s envoy || echo "Envoy cannot be installed: its tests are skipped" >&2

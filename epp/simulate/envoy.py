@@ -23,6 +23,8 @@ from epp.simulate.child import child
 DESTINATION_HEADER = "x-gateway-destination-endpoint"
 RUN_HEADER = "x-envoy-run"
 """Response header with the run's nonce: proves that an answer came through this Envoy and no other."""
+WORKER_HEADER = "x-envoy-worker"
+"""Response header with the `ip:port` of the worker that answered."""
 
 Json = dict[str, object]
 
@@ -188,7 +190,10 @@ def _listener(name: str, filters: list[Json], route: Json | None, nonce: str, an
         "stream_idle_timeout": "0s",
         "route_config": {
             "max_direct_response_body_size_bytes": 1 << 20,
-            "response_headers_to_add": [{"header": {"key": RUN_HEADER, "value": nonce}}] if route else [],
+            "response_headers_to_add": [
+                {"header": {"key": RUN_HEADER, "value": nonce}},
+                {"header": {"key": WORKER_HEADER, "value": "%UPSTREAM_REMOTE_ADDRESS%"}},
+            ],
             "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, **action}]}],
         },
         "http_filters": [
