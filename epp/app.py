@@ -26,7 +26,7 @@ from epp.kvcache.nothing import NothingKnown
 from epp.kvcache.prefix_index import PrefixIndex
 from epp.prompts.reader import PromptReader
 from epp.scheduling.fidelity import Fidelity
-from epp.scheduling.policies import policy_named
+from epp.scheduling.policies import policy_from
 from epp.scheduling.scheduler import Scheduler
 from epp.settings import PREFIX, Settings
 from epp.telemetry.logs import configure_logs
@@ -68,7 +68,7 @@ class App:
         self.index = _index(settings)
         self.reader = PromptReader.from_settings(settings, self.registry)
         self.scheduler = Scheduler(
-            pool=self.pool, index=self.index, policy=policy_named(settings.policy), fallbacks=settings.fallbacks
+            pool=self.pool, index=self.index, policy=policy_from(settings), fallbacks=settings.fallbacks
         )
         self.fidelity = Fidelity(self.pool, self.registry)
         self.servicer = Servicer(

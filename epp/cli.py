@@ -91,18 +91,37 @@ def _settings(arguments: argparse.Namespace) -> int:
 
 def _add_simulate(commands: Commands) -> None:
     from epp.simulate.engine import arguments as engine
+    from epp.simulate.trace import arguments as traces
 
-    parser = commands.add_parser("simulate", help="simulated workers, to try a gateway or the EPP without GPUs")
+    parser = commands.add_parser("simulate", help="simulated workers and workloads, to try things without GPUs")
     kinds = parser.add_subparsers(metavar="KIND", required=True)
     simulated = command(kinds, "engine", "an OpenAI-compatible worker with a block cache and KV events", engine.EXAMPLE)
     engine.add_arguments(simulated)
     simulated.set_defaults(run=_simulate_engine)
+    traced = command(kinds, "trace", "what a policy makes of a recorded workload", traces.TRACE_EXAMPLE)
+    traces.add_trace_arguments(traced)
+    traced.set_defaults(run=_simulate_trace)
+    compared = command(kinds, "compare", "several policies on a recorded workload", traces.COMPARE_EXAMPLE)
+    traces.add_compare_arguments(compared)
+    compared.set_defaults(run=_simulate_compare)
 
 
 def _simulate_engine(arguments: argparse.Namespace) -> int:
     from epp.simulate.engine.command import run
 
     return run(arguments)
+
+
+def _simulate_trace(arguments: argparse.Namespace) -> int:
+    from epp.simulate.trace.command import trace
+
+    return trace(arguments)
+
+
+def _simulate_compare(arguments: argparse.Namespace) -> int:
+    from epp.simulate.trace.command import compare
+
+    return compare(arguments)
 
 
 if __name__ == "__main__":

@@ -205,6 +205,24 @@ class SchedulingSettings(BaseModel):
     fallbacks: int = _setting(
         0, "Ordered fallback endpoints named behind the pick; only Istio walks a list.", ge=0, le=16
     )
+    price_least: float = _setting(
+        0.4, "predicted-ttft: price of a second of prefill, for those who come later, when nobody waits.", ge=0, le=4
+    )
+    price_most: float = _setting(
+        4.0, "predicted-ttft: price of a second of prefill under the heaviest load.", ge=0, le=4
+    )
+    price_in_flight: float = _setting(
+        0.01, "predicted-ttft: seconds added for each request in flight at an endpoint.", ge=0, le=1
+    )
+    price_context: float = _setting(
+        0.0001, "predicted-ttft: seconds added for each 1,000 context tokens that decode there.", ge=0, le=0.1
+    )
+    exploration: float = _setting(
+        0.01,
+        "predicted-ttft: share of cheap requests that try an endpoint not picked for a minute.",
+        ge=0,
+        le=0.2,
+    )
 
 
 class LifeSettings(BaseModel):

@@ -1,6 +1,7 @@
 """The default policy: least predicted time to first token, with the work priced."""
 
 import random
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,53 +10,93 @@ from epp.prompts.prompt import Request
 from epp.scheduling.candidates import Candidates
 from epp.scheduling.policy import Choice
 
-_LEAST_PRICE, _MOST_PRICE = 0.5, 4.0
 _SMOOTHING = 0.02
 _TIE_SECONDS = 0.001
 _TIE_SHARE = 0.01
+_EXPLORE_SECONDS = 1.0
+"""What one exploring request may be predicted to lose."""
+_EXPLORE_EVERY = 60.0
+"""Seconds without a pick after which an endpoint is worth exploring."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What the policy adds to the predicted time of the request itself."""
+
+    least: float = 0.4
+    """Price of a second of prefill when nobody waits."""
+    most: float = 4.0
+    """Price of a second of prefill under the heaviest load."""
+    in_flight: float = 0.01
+    """Seconds for each request that is in flight at the endpoint."""
+    context: float = 0.0001
+    """Seconds for each 1,000 context tokens that decode at the endpoint."""
+    exploration: float = 0.01
+    """Share of requests that may go to an endpoint that was not picked for long."""
 
 
 class PredictedTtft:
-    """Least wait + (1 + price) x own prefill.
+    """Least wait + (1 + price) x own prefill + pressure of what decodes there.
 
     Work put on an endpoint delays those who come to it later, so it costs more than the time of the request itself:
-    the price is the mean number of requests that wait at an endpoint (arrivals per second and endpoint x mean wait),
-    plus a half, within bounds.
+    the price is the mean number of requests that wait at an endpoint (arrivals per second and endpoint x the mean
+    wait over all endpoints) plus a constant, within bounds.
     """
 
     name = "predicted-ttft"
 
-    def __init__(self, draw: random.Random) -> None:
+    def __init__(self, draw: random.Random, prices: Prices | None = None) -> None:
         self._draw = draw
-        self._last_pick: float | None = None
+        self._prices = prices or Prices()
+        self._last_arrival: float | None = None
         self._gap = 0.0
         self._wait = 0.0
+        self._picked: NDArray[np.float64] = np.zeros(0)
 
     def pick(self, request: Request, candidates: Candidates) -> Choice:  # noqa: ARG002 - the interface
         """The cheapest endpoint; near-ties prefer cached tokens, then fewest in flight, then chance."""
+        prices = self._prices
         costs = candidates.wait_seconds + (1.0 + self._price(len(candidates))) * candidates.work_seconds
-        best = _among_ties(costs, candidates, self._draw)
+        costs += prices.in_flight * candidates.in_flight + (prices.context / 1000.0) * candidates.decode_tokens
+        best, reason = self._best(costs, candidates), "least predicted time to first token"
+        if self._draw.random() < prices.exploration:
+            best, reason = self._explore(costs, candidates, best, reason)
         self._learn(candidates, best)
-        return Choice(best, costs, "least predicted time to first token")
+        return Choice(best, costs, reason)
 
     def _price(self, endpoints: int) -> float:
         waiting = self._wait / (self._gap * endpoints) if self._gap > 0.0 else 0.0
-        return min(max(_LEAST_PRICE + waiting, _LEAST_PRICE), _MOST_PRICE)
+        return min(self._prices.least + waiting, self._prices.most)
+
+    def _best(self, costs: NDArray[np.float64], candidates: Candidates) -> int:
+        least = float(costs.min())
+        ties = (costs <= least + _TIE_SECONDS + _TIE_SHARE * least).nonzero()[0]
+        if len(ties) == 1:
+            return int(ties[0])
+        cached = candidates.cached_tokens[ties]
+        ties = ties[cached == cached.max()]
+        in_flight = candidates.in_flight[ties]
+        ties = ties[in_flight == in_flight.min()]
+        return int(ties[self._draw.randrange(len(ties))])
+
+    def _explore(self, costs: NDArray[np.float64], candidates: Candidates, best: int, reason: str) -> tuple[int, str]:
+        """The endpoint that was not picked for longest, if trying it is cheap: what is believed of it may be wrong."""
+        picked = self._picked_at(candidates)
+        oldest = int(picked.argmin())
+        if candidates.now - picked[oldest] < _EXPLORE_EVERY or costs[oldest] - costs[best] > _EXPLORE_SECONDS:
+            return best, reason
+        return oldest, "not picked for long"
 
     def _learn(self, candidates: Candidates, best: int) -> None:
-        if self._last_pick is not None:
-            self._gap += _SMOOTHING * (candidates.now - self._last_pick - self._gap)
-        self._last_pick = candidates.now
-        self._wait += _SMOOTHING * (float(candidates.wait_seconds[best]) - self._wait)
+        if self._last_arrival is not None:
+            self._gap += _SMOOTHING * (candidates.now - self._last_arrival - self._gap)
+        self._last_arrival = candidates.now
+        self._wait += _SMOOTHING * (float(candidates.wait_seconds.mean()) - self._wait)
+        self._picked_at(candidates)
+        self._picked[candidates.columns[best]] = candidates.now
 
-
-def _among_ties(costs: NDArray[np.float64], candidates: Candidates, draw: random.Random) -> int:
-    least = float(costs.min())
-    ties = np.nonzero(costs <= least + _TIE_SECONDS + _TIE_SHARE * least)[0]
-    if len(ties) == 1:
-        return int(ties[0])
-    cached = candidates.cached_tokens[ties]
-    ties = ties[cached == cached.max()]
-    in_flight = candidates.in_flight[ties]
-    ties = ties[in_flight == in_flight.min()]
-    return int(ties[draw.randrange(len(ties))])
+    def _picked_at(self, candidates: Candidates) -> NDArray[np.float64]:
+        missing = int(candidates.columns[-1]) + 1 - len(self._picked)
+        if missing > 0:
+            self._picked = np.append(self._picked, np.full(missing, candidates.now))
+        return self._picked[candidates.columns]

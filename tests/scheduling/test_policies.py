@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from epp.scheduling.approximate_prefix import ApproximatePrefix
-from epp.scheduling.policies import POLICIES, policy_named
 from epp.scheduling.predicted_ttft import PredictedTtft
 from epp.scheduling.round_robin import RoundRobin
 from epp.scheduling.scheduler import NoEndpointError
 from epp.settings import SettingsError
+from tests.scheduling.policies import NAMES, policy
 from tests.scheduling.worlds import endpoint, request_of, world
 
 
@@ -89,16 +89,16 @@ def test_approximate_prefix_returns_to_where_the_prompt_was_sent():
 
 
 def test_approximate_prefix_forgets_an_endpoint_that_restarted_and_the_least_recent_prompts():
-    policy = ApproximatePrefix(capacity_blocks=30)
-    here = world(policy, endpoints=1)
+    approximate = ApproximatePrefix(capacity_blocks=30)
+    here = world(approximate, endpoints=1)
     candidates_costs = []
     for first in (0, 0, 50_000, 0):
         here.scheduler.pick(request_of(64 * 20, first=first)).reservation.release()
-        candidates_costs.append(len(policy._sent[0]._keys))
+        candidates_costs.append(len(approximate._sent[0]._keys))
     assert candidates_costs == [20, 20, 30, 30]
     here.pool.replace([endpoint(0, uid="again")])
     here.scheduler.pick(request_of(64))
-    assert len(policy._sent[0]._keys) == 1
+    assert len(approximate._sent[0]._keys) == 1
 
 
 def test_fallbacks_follow_in_order_of_cost():
@@ -121,15 +121,15 @@ def test_only_the_subset_is_picked_and_avoided_ones_come_last():
 
 
 def test_every_policy_can_be_named_and_an_unknown_name_lists_them():
-    for name in POLICIES:
-        assert policy_named(name).name == name
+    for name in NAMES:
+        assert policy(name).name == name
     with pytest.raises(SettingsError, match=r"EPP_POLICY='predicted-tft'.*did you mean predicted-ttft\?"):
-        policy_named("predicted-tft")
+        policy("predicted-tft")
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_policy_works_on_one_endpoint_and_without_tokens(name):
-    here = world(policy_named(name), endpoints=1)
+    here = world(policy(name), endpoints=1)
     assert here.names_picked(2, request_of(0)) == ["worker-0", "worker-0"]
 
 

@@ -1,0 +1,40 @@
+"""Mean time to first token on two public traces, simulated with the real scheduler; baseline: round robin."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from epp.scheduling.policies import policy_from
+from epp.scheduling.policy import Policy
+from epp.settings import Settings
+from epp.simulate.trace.requests import read_trace
+from epp.simulate.trace.run import Conditions, run
+
+TRACES = Path(__file__).parents[1] / "tests" / "data" / "traces"
+CASES = {
+    "ttft_conversation_1x": ("conversation", 1.0, 16_384),
+    "ttft_conversation_1_8x": ("conversation", 1.8, 16_384),
+    "ttft_synthetic_1x": ("synthetic", 1.0, 4096),
+    "ttft_synthetic_2x": ("synthetic", 2.0, 4096),
+}
+
+
+def _policy(name: str) -> Callable[[random.Random], Policy]:
+    settings = Settings(policy=name)
+    return lambda draw: policy_from(settings, draw)
+
+
+def main() -> None:
+    for row, (trace_name, speed, cache_blocks) in CASES.items():
+        trace = read_trace(TRACES / f"{trace_name}_trace.jsonl", speed=speed)
+        conditions = Conditions(cache_blocks=cache_blocks)
+        value, baseline = (
+            float(run(trace, _policy(name), conditions).ttft.mean()) for name in ("predicted-ttft", "round-robin")
+        )
+        line = {"name": row, "value": round(value, 3), "unit": "s", "baseline": round(baseline, 3)}
+        print(json.dumps(line | {"ratio": round(value / baseline, 4)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Replays a trace through the real scheduler against modelled workers."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.pool import Pool
+from epp.kvcache.prefix_index import Match
+from epp.prompts.prompt import Prompt, Request, TokenSource
+from epp.scheduling.policy import Policy
+from epp.scheduling.scheduler import Scheduler
+from epp.simulate.trace.requests import BLOCK_TOKENS, TraceRequest
+from epp.simulate.trace.worker import Worker
+
+_DECODE_SECONDS = 0.02
+"""Per output token: decoding only keeps a request in flight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """The workers, and what makes the picker's life hard."""
+
+    workers: int = 8
+    cache_blocks: int = 4096
+    """Of 512 tokens, on each worker."""
+    tokens_per_second: float = 8000.0
+    """Prefill rate of a worker."""
+    slowness: tuple[float, ...] = ()
+    """How many times slower the first workers are; the others are as fast as `tokens_per_second` says."""
+    view_age: float = 0.0
+    """Seconds by which what the picker knows of the caches is late."""
+    streamed: float = 1.0
+    """Share of requests whose first token the picker sees."""
+    replicas: int = 1
+    """Pickers that do not know of each other's picks and share the requests at random."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What happened; position i of every array belongs to request i of the trace."""
+
+    ttft: NDArray[np.float64]
+    """Seconds to the first token."""
+    hit_tokens: NDArray[np.int64]
+    believed_tokens: NDArray[np.int64]
+    """Hits that the picker expected."""
+    worker: NDArray[np.int64]
+    regret: NDArray[np.float64]
+    """Seconds to the first token above those on the worker that was truly the best for this request alone."""
+
+
+def run(trace: Sequence[TraceRequest], policy: Callable[[random.Random], Policy], conditions: Conditions) -> Run:
+    """Replay `trace`; equal arguments give equal results."""
+    return _Replay(policy, conditions).run(trace)
+
+
+class _Replay:
+    def __init__(self, policy: Callable[[random.Random], Policy], conditions: Conditions) -> None:
+        self._now = 0.0
+        self._draw = random.Random(conditions.seed)  # noqa: S311 - a simulation
+        self._streamed = conditions.streamed
+        slowness = (*conditions.slowness, *(1.0 for _ in range(conditions.workers)))[: conditions.workers]
+        self._workers = [
+            Worker(
+                cache_blocks=conditions.cache_blocks,
+                tokens_per_second=conditions.tokens_per_second / slow,
+                view_age=conditions.view_age,
+            )
+            for slow in slowness
+        ]
+        self._pool = Pool()
+        self._pool.replace(
+            Endpoint(name=f"worker-{i}", address=f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}", port=8000)
+            for i in range(conditions.workers)
+        )
+        self._schedulers = [self._scheduler(policy, conditions.seed + i) for i in range(conditions.replicas)]
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+
+    def run(self, trace: Sequence[TraceRequest]) -> Run:
+        requests = len(trace)
+        result = Run(
+            np.zeros(requests),
+            np.zeros(requests, dtype=np.int64),
+            np.zeros(requests, dtype=np.int64),
+            np.zeros(requests, dtype=np.int64),
+            np.zeros(requests),
+        )
+        for i, request in enumerate(trace):
+            self._advance(request.arrival)
+            self._serve(i, request, result)
+        return result
+
+    def match(self, prompt: Prompt) -> Match:
+        """The index of every picker: what the caches hold, as late as the conditions say."""
+        blocks = tuple(prompt.tokens[::BLOCK_TOKENS].tolist())
+        known = TraceRequest(self._now, len(prompt.tokens), 0, blocks)
+        held = [worker.view(self._now).hit_tokens(known) for worker in self._workers]
+        return Match(np.minimum(np.array(held, dtype=np.int64), max(len(prompt.tokens) - 1, 0)))
+
+    def _scheduler(self, policy: Callable[[random.Random], Policy], seed: int) -> Scheduler:
+        draw = random.Random(seed)  # noqa: S311 - a simulation
+        return Scheduler(pool=self._pool, index=self, policy=policy(draw), clock=lambda: self._now)
+
+    def _advance(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            self._now, _, happen = heappop(self._events)
+            happen()
+        self._now = until
+
+    def _serve(self, i: int, request: TraceRequest, result: Run) -> None:
+        scheduler = self._schedulers[self._draw.randrange(len(self._schedulers))]
+        streamed = self._draw.random() < self._streamed
+        prompt = Prompt(tokens=request.tokens(), source=TokenSource.REQUEST)
+        pick = scheduler.pick(Request(prompt=prompt, stream=streamed, max_output_tokens=request.output_tokens))
+        chosen = self._pool.snapshot().position[pick.decision.endpoint.host_port]
+        worker = self._workers[chosen]
+        result.worker[i] = chosen
+        result.hit_tokens[i] = worker.cache.hit_tokens(request)
+        result.believed_tokens[i] = pick.decision.cached_tokens
+        best = min(each.first_token_seconds(request, self._now) for each in self._workers)
+        first_token = worker.take(request, self._now)
+        result.ttft[i] = first_token - self._now
+        result.regret[i] = first_token - self._now - best
+        end = first_token + request.output_tokens * _DECODE_SECONDS
+        if streamed:
+            heappush(self._events, (first_token, 2 * i, pick.reservation.first_token))
+        heappush(self._events, (end, 2 * i + 1, pick.reservation.release))
