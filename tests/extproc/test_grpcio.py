@@ -9,11 +9,11 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from epp._pb.external_processor_pb2 import ProcessingResponse
 from epp.extproc.transport.grpcio import SERVICE, GrpcTransport
 from epp.extproc.transport.health import HealthServer
 from epp.scheduling.outcome import Ending
 
+from .grpc_gateway import METHOD, Gateway, served, settled
 from .world import (
     DUPLEX,
     NONE,
@@ -29,24 +29,6 @@ from .world import (
 )
 
 
-class Gateway:
-    """A bidirectional call to the EPP, with the answers parsed."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.call = channel.stream_stream(f"/{SERVICE}/Process")()
-
-    async def send(self, *messages: bytes) -> None:
-        for message in messages:
-            await self.call.write(message)
-
-    async def answers(self, count: int) -> list[ProcessingResponse]:
-        return [ProcessingResponse.FromString(await self.call.read()) for _ in range(count)]
-
-    async def ended(self) -> grpc.StatusCode:
-        assert await self.call.read() is grpc.aio.EOF
-        return await self.call.code()
-
-
 @pytest.fixture
 async def world() -> World:
     return World()
@@ -54,25 +36,13 @@ async def world() -> World:
 
 @pytest.fixture
 async def transport(world: World) -> AsyncIterator[tuple[GrpcTransport, grpc.aio.Channel]]:
-    transport = GrpcTransport(world.servicer.serve, host="127.0.0.1", port=0)
-    port = await transport.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield transport, channel
-    await transport.stop()
+    async with served(world) as both:
+        yield both
 
 
 @pytest.fixture
 def channel(transport: tuple[GrpcTransport, grpc.aio.Channel]) -> grpc.aio.Channel:
     return transport[1]
-
-
-async def settled(world: World) -> None:
-    """Wait until the server has let go of everything."""
-    for _ in range(200):
-        if not world.servicer.status().open:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("a stream stayed open")
 
 
 async def test_a_chat_request_from_headers_to_the_end_of_its_answer(world: World, channel: grpc.aio.Channel) -> None:
@@ -170,7 +140,7 @@ async def test_drain_lets_a_running_stream_finish_and_takes_no_new_one(
     await gateway.answers(2)
     assert await gateway.ended() is grpc.StatusCode.OK
     await asyncio.wait_for(drained, 5)
-    late = channel.stream_stream(f"/{SERVICE}/Process")(iter([request_headers(end=True)]))
+    late = channel.stream_stream(METHOD)(iter([request_headers(end=True)]))
     with pytest.raises(grpc.aio.AioRpcError):
         await late.read()
 

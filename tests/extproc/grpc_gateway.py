@@ -1,0 +1,71 @@
+"""A gateway's end of real ext_proc calls."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import grpc.aio
+
+from epp._pb.external_processor_pb2 import ProcessingResponse
+from epp.extproc.transport.grpcio import SERVICE, GrpcTransport
+
+from .world import World
+
+METHOD = f"/{SERVICE}/Process"
+
+
+class Gateway:
+    """One bidirectional call to the EPP, with the answers parsed."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.call = channel.stream_stream(METHOD)()
+
+    async def send(self, *messages: bytes) -> None:
+        for message in messages:
+            await self.call.write(message)
+
+    async def answers(self, count: int) -> list[ProcessingResponse]:
+        """The next `count` answers."""
+        return [ProcessingResponse.FromString(await self.call.read()) for _ in range(count)]
+
+    async def rest(self) -> list[ProcessingResponse]:
+        """All answers until the server ends the call, which it must do with OK."""
+        answers = []
+        while (message := await self.call.read()) is not grpc.aio.EOF:
+            answers.append(ProcessingResponse.FromString(message))
+        assert await self.call.code() is grpc.StatusCode.OK
+        return answers
+
+    async def ended(self) -> grpc.StatusCode:
+        """The status with which the server ends the call, with no further answer."""
+        assert await self.call.read() is grpc.aio.EOF
+        return await self.call.code()
+
+    async def quiet(self) -> bool:
+        """Whether the server says nothing for a while."""
+        read = asyncio.ensure_future(self.call.read())
+        done, _ = await asyncio.wait({read}, timeout=0.1)
+        if not done:
+            read.cancel()
+            await asyncio.gather(read, return_exceptions=True)
+        return not done
+
+
+@asynccontextmanager
+async def served(world: World) -> AsyncIterator[tuple[GrpcTransport, grpc.aio.Channel]]:
+    """The world's servicer behind a real server, and a channel to it."""
+    transport = GrpcTransport(world.servicer.serve, host="127.0.0.1", port=0)
+    port = await transport.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield transport, channel
+    await transport.stop()
+
+
+async def settled(world: World) -> None:
+    """Wait until the server has let go of everything."""
+    for _ in range(500):
+        if not world.servicer.status().open:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("a stream stayed open")

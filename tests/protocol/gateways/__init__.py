@@ -1,0 +1,1 @@
+"""Each gateway's own message shapes, played against the real server."""

@@ -1,0 +1,20 @@
+"""A real server for each test."""
+
+from collections.abc import AsyncIterator
+
+import grpc.aio
+import pytest
+
+from tests.extproc.grpc_gateway import served
+from tests.extproc.world import World
+
+
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def channel(world: World) -> AsyncIterator[grpc.aio.Channel]:
+    async with served(world) as (_, channel):
+        yield channel
