@@ -25,6 +25,7 @@ from epp.extproc.transport.health import HealthServer
 from epp.kvcache.nothing import NothingKnown
 from epp.kvcache.prefix_index import PrefixIndex
 from epp.prompts.reader import PromptReader
+from epp.scheduling.estimates import Estimates
 from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.policies import policy_from
 from epp.scheduling.scheduler import Scheduler
@@ -75,7 +76,7 @@ class App:
             reader=self.reader,
             scheduler=self.scheduler,
             rules=ExchangeRules.of(settings),
-            observers=(self.fidelity,),
+            observers=(self.fidelity, Estimates(self.scheduler.load, self.registry)),
             registry=self.registry,
         )
         self.transport = GrpcTransport(self.servicer.serve, host=settings.host, port=settings.grpc_port)

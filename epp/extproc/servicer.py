@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from epp.endpoints.endpoint import HostPort
 from epp.extproc.exchange import Exchange, ExchangeKit
+from epp.extproc.habits import Habits
 from epp.extproc.metadata import plain_host
 from epp.extproc.metrics import ExchangeMetrics
 from epp.extproc.refusal import Refusal, internal, no_endpoint, overloaded, too_large
@@ -58,6 +59,7 @@ class _Visit:
     pick: Pick | None = None
     refusal: Refusal | None = None
     picked_at: float = 0.0
+    headers_at: float | None = None
     first_token_at: float | None = None
     events_told: int = 0
 
@@ -82,6 +84,7 @@ class Servicer:
         self._kit = ExchangeKit(rules)
         self._metrics = ExchangeMetrics(registry)
         self._retries = Retries()
+        self._habits = Habits()
         self._clock = clock
         self._open = 0
         self._begun = 0
@@ -216,6 +219,8 @@ class Servicer:
 
     def _note_progress(self, exchange: Exchange, visit: _Visit, pick: Pick) -> None:
         response = exchange.response
+        if visit.headers_at is None:
+            visit.headers_at = self._clock()
         if response.first_token and visit.first_token_at is None:
             visit.first_token_at = self._clock()
             pick.reservation.first_token()
@@ -236,7 +241,9 @@ class Servicer:
         """The one place where a request's load ends."""
         if visit.pick is not None:
             visit.pick.reservation.release()
-        outcome = self._outcome(exchange, visit)
+        since_headers = 0.0 if visit.headers_at is None else self._clock() - visit.headers_at
+        outcome = self._outcome(exchange, visit, unseen=self._habits.unseen(exchange, since_headers))
+        self._habits.learn(exchange, since_headers)
         if visit.pick is not None and _failed(outcome):
             self._retries.failed(visit.request.id, visit.pick.decision.endpoint.host_port, self._clock())
         self._metrics.ended(outcome.ending)
@@ -246,14 +253,14 @@ class Servicer:
             except Exception:  # noqa: BLE001 - one observer's fault must not hide the outcome from the others
                 _log.exception("telling an outcome failed", observer=type(observer).__name__)
 
-    def _outcome(self, exchange: Exchange, visit: _Visit) -> Outcome:
+    def _outcome(self, exchange: Exchange, visit: _Visit, *, unseen: bool) -> Outcome:
         response = exchange.response
         ttft = None
         if response.streamed and visit.first_token_at is not None:
             ttft = visit.first_token_at - visit.picked_at
         return Outcome(
             request=visit.request,
-            ending=_ending(exchange, visit),
+            ending=_ending(exchange, visit, unseen=unseen),
             pick=visit.pick,
             status=response.status if visit.refusal is None else visit.refusal.status,
             usage=response.usage,
@@ -284,11 +291,13 @@ def _failed(outcome: Outcome) -> bool:
     return outcome.status is None or outcome.status >= 500
 
 
-def _ending(exchange: Exchange, visit: _Visit) -> Ending:
+def _ending(exchange: Exchange, visit: _Visit, *, unseen: bool) -> Ending:
     if visit.refusal is not None:
         return Ending.REFUSED
+    if visit.pick is not None and unseen:
+        return Ending.UNSEEN
     response = exchange.response
     if response.ended or (response.begun and exchange.response_mode is BodyMode.NONE):
         # With response body mode NONE the gateway keeps the stream until the response is over.
         return Ending.COMPLETE
-    return Ending.ABORTED if response.begun or visit.pick is None else Ending.UNSEEN
+    return Ending.ABORTED

@@ -1,4 +1,4 @@
-"""How right our idea of a worker's cache is: cached tokens predicted at the pick against those the engine reports."""
+"""How right our idea of each cache is: cached tokens as predicted at the pick, against what the engine says."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

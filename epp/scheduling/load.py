@@ -83,6 +83,11 @@ class Load:
         self._enter(reservation, column)
         return reservation
 
+    def succeed(self, ended: "Reservation", work: Work) -> "Reservation | None":
+        """Count `work` where a released reservation was; None when that endpoint is gone."""
+        column = ended.column
+        return self.reserve(column, work) if self._queues[column] is ended.queue else None
+
     def _grow(self, missing: int) -> None:
         for name in ("in_flight", "prefill_tokens", "decode_tokens", "_promised", "_first", "_since", "_ends_unseen"):
             array = getattr(self, name)

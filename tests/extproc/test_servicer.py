@@ -260,7 +260,7 @@ async def test_a_plain_answer_teaches_none() -> None:
     [
         ([], Ending.ABORTED),
         (ASK[:1], Ending.ABORTED),
-        (ASK, Ending.UNSEEN),
+        (ASK, Ending.ABORTED),
         ([*ASK, response_headers()], Ending.ABORTED),
         ([*ASK, *ANSWER], Ending.COMPLETE),
     ],

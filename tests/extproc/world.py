@@ -1,7 +1,8 @@
 """A servicer with a real scheduler over made-up endpoints, and the messages that a gateway sends it."""
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,7 +69,9 @@ class Outcomes:
 class World:
     """Some workers, and the servicer that picks among them."""
 
-    def __init__(self, workers: int = 2, rules: ExchangeRules | None = None) -> None:
+    def __init__(
+        self, workers: int = 2, rules: ExchangeRules | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.pool = Pool()
         self.pool.replace(Endpoint(name=f"w{i}", address=f"10.0.0.{i + 1}", port=8000) for i in range(workers))
         self.scheduler = Scheduler(pool=self.pool, index=EmptyIndex(), policy=RoundRobin())
@@ -81,6 +84,7 @@ class World:
             observers=[self.outcomes],
             rules=rules or ExchangeRules(),
             registry=self.registry,
+            clock=clock,
         )
 
     @property

@@ -86,7 +86,7 @@ async def test_a_worker_that_cannot_be_reached_is_a_half_close_without_a_respons
     assert await gateway.rest() == []
     await settled(world)
     assert world.in_flight == 0
-    assert world.outcomes.told[0].ending is Ending.UNSEEN
+    assert world.outcomes.told[0].ending is Ending.ABORTED
 
 
 async def test_each_attempt_of_a_retried_request_gets_another_endpoint(world: World, channel: grpc.aio.Channel) -> None:
