@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from epp.kvcache.events import Removed, Skip, Stored
 from epp.prompts.prompt import Prompt
 
 
@@ -22,3 +23,25 @@ class PrefixIndex(Protocol):
 
     def match(self, prompt: Prompt) -> Match:
         """Leading cached tokens per column; zeros for a prompt without tokens."""
+
+
+class BlockIndex(PrefixIndex, Protocol):
+    """What the events of ranks do to the index. A rank is a handle from `open`; several may share a column."""
+
+    def open(self, column: int) -> int:
+        """A new rank behind the endpoint of `column`, holding nothing."""
+
+    def close(self, rank: int) -> None:
+        """Forget the rank; its column holds none of its blocks from now on."""
+
+    def clear(self, rank: int) -> None:
+        """The rank holds nothing from now on."""
+
+    def store(self, rank: int, stored: Stored) -> Skip | None:
+        """The rank holds one more copy of each block; the reason if the blocks cannot be placed."""
+
+    def remove(self, rank: int, removed: Removed) -> None:
+        """The rank holds one copy less of each block that it is known to hold."""
+
+    def blocks(self, rank: int) -> int:
+        """Number of different blocks that the rank holds."""

@@ -1,0 +1,227 @@
+"""Decode batches of KV events: vLLM 0.9 to 0.33, SGLang, TensorRT-LLM, LMCache and Dynamo's relays.
+
+A batch is a msgpack array `[time, events, rank]`, the rank missing in vLLM 0.9.0. An event is an array that begins
+with its name (vLLM before 0.24, SGLang before 0.5.20) or a map with the key `type`. Both may come on one connection.
+Whatever cannot be used is skipped alone and counted; it never costs the rest of its batch.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import msgspec
+
+from epp.kvcache.events import Cleared, Event, Removed, Skip, Stored, Tier
+from epp.prompts.prompt import Media
+
+_MASK = (1 << 64) - 1
+_MAX_TOKEN = (1 << 32) - 1
+
+_STORED = (
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+    "extra_keys",
+    "group_idx",
+    "kv_cache_spec_kind",
+    "kv_cache_spec_sliding_window",
+)
+_REMOVED = ("block_hashes", "medium", "group_idx")
+
+_TIERS = {
+    "": Tier.GPU,
+    "GPU": Tier.GPU,
+    "DEVICE": Tier.GPU,
+    "CPU": Tier.HOST,
+    "CPU_PINNED": Tier.HOST,
+    "CPU_TIER1": Tier.HOST,
+    "CPU_TIER2": Tier.DISK,
+    "DISK": Tier.DISK,
+    "NVME": Tier.DISK,
+    "STORAGE": Tier.DISK,
+    "FS": Tier.DISK,
+    "OBJ": Tier.DISK,
+    "EXTERNAL": Tier.EXTERNAL,
+    "NETWORK": Tier.EXTERNAL,
+    "REMOTE": Tier.EXTERNAL,
+    "SHARED": Tier.EXTERNAL,
+}
+_FULL_ATTENTION = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class _SkipError(Exception):
+    def __init__(self, reason: Skip) -> None:
+        self.reason = reason
+
+
+def _skip(reason: Skip) -> NoReturn:
+    raise _SkipError(reason)
+
+
+@dataclass(slots=True)
+class Batch:
+    """One publisher step: its usable events in order, its rank if it names one, and what was skipped."""
+
+    events: list[Event] = field(default_factory=list)
+    rank: int | None = None
+    skipped: Counter[Skip] = field(default_factory=Counter)
+
+
+class BatchDecoder:
+    """Decodes the batches of one rank; it remembers which cache groups are full attention."""
+
+    def __init__(self) -> None:
+        self._group_is_full: dict[int, bool] = {}
+        self._block_size = 0
+
+    def decode(self, payload: bytes) -> Batch:
+        """Never raises: a payload that is no batch gives an empty one with the reason."""
+        batch = Batch()
+        try:
+            outer = _decode(payload)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            outer = None
+        if isinstance(outer, list) and outer and outer[0] == "LoadStat":
+            batch.skipped[Skip.LOAD] += 1
+        elif not isinstance(outer, list) or len(outer) < 2 or not isinstance(outer[1], list):
+            batch.skipped[Skip.PAYLOAD] += 1
+        else:
+            if len(outer) > 2 and isinstance(outer[2], int):
+                batch.rank = outer[2]
+            self._events(outer[1], batch)
+        return batch
+
+    def _events(self, raw_events: list[Any], batch: Batch) -> None:
+        for raw in raw_events:
+            try:
+                batch.events.append(self._event(raw))
+            except _SkipError as skip:
+                batch.skipped[skip.reason] += 1
+            except (TypeError, ValueError, KeyError, OverflowError):
+                batch.skipped[Skip.MALFORMED] += 1
+
+    def _event(self, raw: Any) -> Event:
+        if isinstance(raw, dict):
+            tag, fields = raw.get("type"), raw
+        elif isinstance(raw, list) and raw:
+            tag = raw[0]
+            fields = dict(zip(_REMOVED if tag == "BlockRemoved" else _STORED, raw[1:], strict=False))
+        else:
+            _skip(Skip.MALFORMED)
+        if tag == "BlockStored":
+            return self._stored(fields)
+        if tag == "BlockRemoved":
+            return self._removed(fields)
+        if tag == "AllBlocksCleared":
+            return Cleared()
+        _skip(Skip.UNKNOWN)
+
+    def _stored(self, fields: Mapping[str, Any]) -> Stored:
+        self._check_group(fields)
+        tier = _tier(fields)
+        hashes = [_hash(value) for value in fields["block_hashes"]]
+        parent = fields["parent_block_hash"]
+        tokens = fields["token_ids"]
+        block_size = fields["block_size"]
+        if not tokens:
+            return Stored(hashes, None, [], 0, tier)
+        if isinstance(tokens[0], list):
+            tokens = [pair[0] for pair in tokens]  # with EAGLE each entry is (token, next token)
+        if block_size < 1 or len(tokens) != block_size * len(hashes):
+            _skip(Skip.SHAPE)
+        if min(tokens) < 0 or max(tokens) > _MAX_TOKEN:
+            _skip(Skip.MALFORMED)
+        self._check_block_size(block_size, len(hashes), tier)
+        stored = Stored(hashes, None if parent is None else _hash(parent), tokens, block_size, tier)
+        if stored.parent in hashes:
+            _skip(Skip.SELF_PARENT)
+        _add_namespace(stored, fields)
+        return stored
+
+    def _removed(self, fields: Mapping[str, Any]) -> Removed:
+        group = fields.get("group_idx")
+        if group is not None and not self._group_is_full.get(group, group == 0):
+            _skip(Skip.GROUP)
+        return Removed([_hash(value) for value in fields["block_hashes"]], _tier(fields))
+
+    def _check_group(self, fields: Mapping[str, Any]) -> None:
+        """Only a store names the kind of its group; its removals are recognised by the number."""
+        group, kind = fields.get("group_idx"), fields.get("kv_cache_spec_kind")
+        full = kind in _FULL_ATTENTION if kind is not None else group in (None, 0)
+        if group is not None:
+            full = full and not any(known for other, known in self._group_is_full.items() if other != group)
+            self._group_is_full[group] = full
+        if not full:
+            _skip(Skip.GROUP)
+
+    def _check_block_size(self, block_size: int, blocks: int, tier: Tier) -> None:
+        """A single entry finer than the blocks seen so far is a partial block."""
+        if tier is not Tier.GPU:
+            return
+        if block_size < self._block_size and blocks == 1 and self._block_size % block_size == 0:
+            _skip(Skip.PARTIAL)
+        self._block_size = max(self._block_size, block_size)
+
+
+def _hash(value: Any) -> int:
+    """Any hash as an unsigned 64-bit integer; of a long digest the last 8 bytes, as vLLM shortens it."""
+    if isinstance(value, bytes):
+        return int.from_bytes(value[-8:], "big")
+    if type(value) is not int:
+        _skip(Skip.MALFORMED)
+    return value & _MASK
+
+
+def _tier(fields: Mapping[str, Any]) -> Tier:
+    locality = fields.get("locality")
+    tier = _TIERS.get((fields.get("medium") or "").upper())
+    if tier is None or locality not in (None, "LOCAL"):
+        _skip(Skip.REMOTE)
+    return tier
+
+
+def _add_namespace(stored: Stored, fields: Mapping[str, Any]) -> None:
+    """Set adapter, salt and media.
+
+    vLLM's `extra_keys` has per block the adapter's name, then `[media id, offset from the block]` for each item that
+    touches the block, then the salt (first block of a prompt only), then a digest of prompt embeddings.
+    """
+    stored.adapter = _text(fields.get("lora_name"))
+    if not stored.adapter and fields.get("lora_id"):
+        _skip(Skip.ADAPTER)
+    stored.salt = _text(fields.get("cache_salt"))
+    if any(fields.get("block_mm_infos") or ()):
+        _skip(Skip.MEDIA)  # Dynamo's TensorRT-LLM relay says which items lie in a block, but not where
+    media: list[Media] = []
+    for i, block in enumerate(fields.get("extra_keys") or ()):
+        for extra in block or ():
+            _add_extra(stored, media, i, extra)
+    stored.media = tuple(media)
+
+
+def _add_extra(stored: Stored, media: list[Media], block: int, extra: Any) -> None:
+    if isinstance(extra, bytes):
+        _skip(Skip.EMBEDS)
+    if isinstance(extra, list):
+        identifier, offset = extra
+        if offset >= 0:  # an item that began in an earlier block is already in the keys
+            media.append(Media(identifier, block * stored.block_size + offset))
+    elif extra != stored.adapter:
+        if block or stored.parent is not None or stored.salt not in ("", extra):
+            _skip(Skip.MEDIA)
+        stored.salt = _text(extra)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        _skip(Skip.MALFORMED)
+    return value

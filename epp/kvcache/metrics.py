@@ -1,0 +1,69 @@
+"""What operators see of KV knowledge in Prometheus."""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from epp.kvcache.status import KvStatus
+
+
+class HasStatus(Protocol):
+    """Whoever can say what is known."""
+
+    def status(self) -> KvStatus:
+        """The section of `/status`."""
+
+
+class KvMetrics(Collector):
+    """Turns the status section into metrics when they are scraped; nothing is counted twice."""
+
+    def __init__(self, knowledge: HasStatus, registry: CollectorRegistry) -> None:
+        self._knowledge = knowledge
+        registry.register(self)
+
+    def describe(self) -> Iterable[Metric]:
+        """Names are fixed; values come with a scrape."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics of KV knowledge, summed over ranks."""
+        status = self._knowledge.status()
+        yield from _gauges(status)
+        yield from _counters(status)
+        skipped = CounterMetricFamily(
+            "epp_kv_events_skipped", "Events that could not be used, by reason.", labels=["reason"]
+        )
+        for reason, count in status.skipped.items():
+            skipped.add_metric([reason], count)
+        yield skipped
+
+
+def _gauges(status: KvStatus) -> Iterator[Metric]:
+    connected = sum(rank.connected for rank in status.ranks)
+    yield GaugeMetricFamily("epp_kv_streams", "Ranks whose KV events are followed.", len(status.ranks))
+    yield GaugeMetricFamily("epp_kv_streams_connected", "Ranks whose publisher is connected now.", connected)
+    yield GaugeMetricFamily("epp_kv_blocks", "Blocks held, summed over ranks.", sum(r.blocks for r in status.ranks))
+    yield GaugeMetricFamily(
+        "epp_kv_parked_blocks", "Blocks that wait for their parent.", sum(rank.parked for rank in status.ranks)
+    )
+
+
+def _counters(status: KvStatus) -> Iterator[Metric]:
+    for name, what, values in (
+        ("epp_kv_messages", "Messages read from live sockets.", [r.messages for r in status.ranks]),
+        ("epp_kv_bad_messages", "Messages without the frames of a publisher.", [r.bad_frames for r in status.ranks]),
+        ("epp_kv_batches", "Batches applied in order.", [r.batches for r in status.ranks]),
+        ("epp_kv_batches_replayed", "Batches that came by replay.", [r.replayed for r in status.ranks]),
+        ("epp_kv_batches_lost", "Batches that neither came nor could be replayed.", [r.lost for r in status.ranks]),
+        ("epp_kv_replays", "Replays asked for.", [r.replays for r in status.ranks]),
+        ("epp_kv_replays_failed", "Replays that nobody answered.", [r.replays_failed for r in status.ranks]),
+        ("epp_kv_restarts", "Publishers found to be another process than before.", [r.restarts for r in status.ranks]),
+        ("epp_kv_blocks_stored", "Blocks that events reported as stored.", [r.stored for r in status.ranks]),
+        ("epp_kv_blocks_removed", "Blocks that events reported as removed.", [r.removed for r in status.ranks]),
+        ("epp_kv_full_queues", "Times that reading paused for the index.", [r.full_queues for r in status.ranks]),
+        ("epp_kv_faults", "Internal faults while indexing a batch.", [r.faults for r in status.ranks]),
+    ):
+        yield CounterMetricFamily(name, what, sum(values))

@@ -1,0 +1,139 @@
+"""The index as plain dicts: slow and easy to believe. Tests compare every other index with it."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from epp.kvcache.events import Removed, Skip, Stored, Tier
+from epp.kvcache.keys import PrefixKeys
+from epp.kvcache.prefix_index import Match
+from epp.prompts.namespace import namespace
+from epp.prompts.prompt import Media, Prompt
+
+FULL_CREDIT = (1.0, 1.0, 1.0, 1.0)
+
+
+@dataclass(slots=True)
+class _Block:
+    key: int
+    end: int
+    copies: list[int] = field(default_factory=lambda: [0] * len(Tier))
+
+
+@dataclass(slots=True)
+class _Rank:
+    column: int
+    blocks: dict[int, _Block] = field(default_factory=dict)
+    """By engine hash."""
+    held: dict[int, dict[int, _Block]] = field(default_factory=dict)
+    """By prefix key, then engine hash: one block may have two hashes."""
+    block_sizes: set[int] = field(default_factory=set)
+
+
+class NaiveIndex:
+    """Who holds what, by rank.
+
+    `tier_credits` says what share of a token's work a hit in each tier saves. Engines recompute at least the last
+    token of a prompt, so a match stops at the last block boundary before it.
+    """
+
+    def __init__(self, keys: PrefixKeys, *, tier_credits: tuple[float, ...] = FULL_CREDIT) -> None:
+        self._keys = keys
+        self._credits = tier_credits
+        self._ranks: dict[int, _Rank] = {}
+        self._next_rank = 0
+
+    def open(self, column: int) -> int:
+        """A new rank behind the endpoint of `column`."""
+        self._next_rank += 1
+        self._ranks[self._next_rank] = _Rank(column)
+        return self._next_rank
+
+    def close(self, rank: int) -> None:
+        """Forget the rank."""
+        del self._ranks[rank]
+
+    def clear(self, rank: int) -> None:
+        """The rank holds nothing from now on."""
+        self._ranks[rank] = _Rank(self._ranks[rank].column)
+
+    def blocks(self, rank: int) -> int:
+        """Number of different blocks that the rank holds."""
+        return len(self._ranks[rank].held)
+
+    def store(self, rank: int, stored: Stored) -> Skip | None:
+        """Add one copy of each block."""
+        state = self._ranks[rank]
+        if not stored.block_size:
+            return self._store_known(state, stored)
+        if stored.parent is None:
+            key, position = self._keys.seed(namespace(stored.adapter, stored.salt)), 0
+        elif stored.parent in state.blocks:
+            parent = state.blocks[stored.parent]
+            key, position = parent.key, parent.end
+        else:
+            return Skip.ORPHAN
+        if position + len(stored.tokens) > self._keys.max_tokens:
+            return Skip.TOO_LONG
+        state.block_sizes.add(stored.block_size)
+        keys = self._keys.extend(key, position, np.array(stored.tokens, dtype=np.uint32), stored.block_size)
+        for item in stored.media:
+            term = self._keys.media_term(Media(item.id, position + item.offset))
+            keys[item.offset // stored.block_size :] += np.uint64(term)
+        for hash_, block_key in zip(stored.hashes, keys.tolist(), strict=True):
+            position += stored.block_size
+            self._add(state, hash_, block_key, position, stored.tier)
+        return None
+
+    def remove(self, rank: int, removed: Removed) -> None:
+        """Take one copy of each known block."""
+        state = self._ranks[rank]
+        for hash_ in removed.hashes:
+            block = state.blocks.get(hash_)
+            if block is not None and block.copies[removed.tier]:
+                block.copies[removed.tier] -= 1
+                if not any(block.copies):
+                    self._drop(state, hash_)
+
+    def match(self, prompt: Prompt) -> Match:
+        """Leading cached tokens per column, by a walk over every rank's blocks."""
+        cached = np.zeros(max((rank.column + 1 for rank in self._ranks.values()), default=0), dtype=np.int64)
+        for state in self._ranks.values():
+            for block_size in state.block_sizes:
+                tokens = self._leading(state, prompt, block_size)
+                cached[state.column] = max(cached[state.column], tokens)
+        return Match(cached)
+
+    def _leading(self, state: _Rank, prompt: Prompt, block_size: int) -> int:
+        usable = prompt.tokens[: max(len(prompt.tokens) - 1, 0)]
+        tokens = 0.0
+        for key in self._keys.of_prompt(usable, prompt.namespace, block_size, prompt.media).tolist():
+            holders = state.held.get(key)
+            if not holders:
+                break
+            best = min(tier for block in holders.values() for tier in Tier if block.copies[tier])
+            tokens += block_size * self._credits[best]
+        return int(tokens)
+
+    def _store_known(self, state: _Rank, stored: Stored) -> Skip | None:
+        known = [state.blocks[hash_] for hash_ in stored.hashes if hash_ in state.blocks]
+        for block in known:
+            block.copies[stored.tier] += 1
+        return None if known else Skip.NO_TOKENS
+
+    def _add(self, state: _Rank, hash_: int, key: int, end: int, tier: Tier) -> None:
+        block = state.blocks.get(hash_)
+        if block is not None and block.key != key:  # a hash without its parent in it (SGLang before 0.5.6)
+            self._drop(state, hash_)
+            block = None
+        if block is None:
+            block = state.blocks[hash_] = _Block(key, end)
+            state.held.setdefault(key, {})[hash_] = block
+        block.copies[tier] += 1
+
+    def _drop(self, state: _Rank, hash_: int) -> None:
+        block = state.blocks.pop(hash_)
+        holders = state.held[block.key]
+        del holders[hash_]
+        if not holders:
+            del state.held[block.key]

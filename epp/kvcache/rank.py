@@ -1,0 +1,167 @@
+"""What one rank says about its cache: its batches decoded, orphans parked, the index fed."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from epp.kvcache.decoding import BatchDecoder
+from epp.kvcache.events import Event, Removed, Skip, Stored
+from epp.kvcache.prefix_index import BlockIndex
+from epp.prompts.prompt import Media
+
+_SLICE = 512
+"""Blocks of one event that go into the index without a pause."""
+
+
+@dataclass(slots=True)
+class RankCounts:
+    """What a rank's events were."""
+
+    stored: int = 0
+    removed: int = 0
+    cleared: int = 0
+    skipped: Counter[Skip] = field(default_factory=Counter)
+
+
+class Rank:
+    """Feeds the index with the batches of one rank.
+
+    Blocks with an unknown parent are parked, at most `max_parked` of them, until the parent comes; the oldest are
+    dropped for newer ones. A block that is removed while it is parked is not stored later.
+    """
+
+    def __init__(self, index: BlockIndex, column: int, *, max_parked: int = 4096) -> None:
+        self._index = index
+        self._rank = index.open(column)
+        self._decoder = BatchDecoder()
+        self._max_parked = max_parked
+        self._parked: dict[int, list[Stored]] = {}
+        self._parked_hashes: Counter[int] = Counter()
+        self.counts = RankCounts()
+        self.cleared_last = False
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the rank is known to hold."""
+        return self._index.blocks(self._rank)
+
+    @property
+    def parked(self) -> int:
+        """Blocks that wait for their parent."""
+        return self._parked_hashes.total()
+
+    def feed(self, payload: bytes) -> Iterator[None]:
+        """Bring one batch into the index, pausing after each step that may take long."""
+        batch = self._decoder.decode(payload)
+        self.counts.skipped.update(batch.skipped)
+        yield
+        for event in batch.events:
+            for part in _parts(event):
+                self._event(part)
+                yield
+
+    def forget(self) -> None:
+        """The rank started anew and holds nothing."""
+        self._decoder = BatchDecoder()
+        self._clear()
+
+    def close(self) -> None:
+        """The rank is gone."""
+        self._index.close(self._rank)
+
+    def _event(self, event: Event) -> None:
+        self.cleared_last = False
+        if isinstance(event, Stored):
+            self.counts.stored += len(event.hashes)
+            self._store(event)
+        elif isinstance(event, Removed):
+            self.counts.removed += len(event.hashes)
+            self._index.remove(self._rank, event)
+            if self._parked_hashes:
+                self._unpark(event.hashes)
+        else:
+            self.counts.cleared += 1
+            self._clear()
+            self.cleared_last = True
+
+    def _clear(self) -> None:
+        self._index.clear(self._rank)
+        self._parked.clear()
+        self._parked_hashes.clear()
+
+    def _store(self, stored: Stored) -> None:
+        waiting = [stored]
+        while waiting:
+            stored = waiting.pop()
+            reason = self._index.store(self._rank, stored)
+            if reason is Skip.ORPHAN:
+                self._park(stored)
+            elif reason is not None:
+                self.counts.skipped[reason] += 1
+            elif self._parked:
+                for hash_ in stored.hashes:
+                    waiting.extend(self._adopt(hash_))
+
+    def _park(self, stored: Stored) -> None:
+        if stored.parent is None or len(stored.hashes) > self._max_parked:
+            return
+        self.counts.skipped[Skip.ORPHAN] += 1
+        while self.parked + len(stored.hashes) > self._max_parked:
+            self._adopt(next(iter(self._parked)))
+        self._parked.setdefault(stored.parent, []).append(stored)
+        self._parked_hashes.update(stored.hashes)
+
+    def _adopt(self, parent: int) -> list[Stored]:
+        """Take the events that wait for `parent` out of the car park."""
+        children = self._parked.pop(parent, [])
+        for child in children:
+            self._parked_hashes.subtract(child.hashes)
+        if children:
+            self._parked_hashes += Counter()  # drop the zeros
+        return children
+
+    def _unpark(self, hashes: list[int]) -> None:
+        for hash_ in hashes:
+            if hash_ in self._parked_hashes:
+                self._cut_parked(hash_)
+
+    def _cut_parked(self, hash_: int) -> None:
+        """Engines evict from the end of a chain, so what follows the removed block goes with it."""
+        for parent, events in list(self._parked.items()):
+            for event in events:
+                if hash_ in event.hashes:
+                    kept = event.hashes.index(hash_)
+                    self._parked_hashes.subtract(event.hashes[kept:])
+                    self._parked_hashes += Counter()
+                    del event.hashes[kept:], event.tokens[kept * event.block_size :]
+                    if not event.hashes:
+                        events.remove(event)
+                    if not events:
+                        del self._parked[parent]
+                    return
+
+
+def _parts(event: Event) -> Iterator[Event]:
+    """A long store as several shorter ones, each the parent of the next."""
+    if not isinstance(event, Stored) or len(event.hashes) <= _SLICE or not event.block_size:
+        yield event
+        return
+    parent = event.parent
+    for start in range(0, len(event.hashes), _SLICE):
+        hashes = event.hashes[start : start + _SLICE]
+        first, behind = start * event.block_size, (start + len(hashes)) * event.block_size
+        yield Stored(
+            hashes,
+            parent,
+            event.tokens[first:behind],
+            event.block_size,
+            event.tier,
+            event.adapter,
+            event.salt,
+            tuple(_from(item, first) for item in event.media if first <= item.offset < behind),
+        )
+        parent = hashes[-1]
+
+
+def _from(item: Media, start: int) -> Media:
+    return Media(item.id, item.offset - start)

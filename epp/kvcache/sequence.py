@@ -1,0 +1,237 @@
+"""The order of one publisher's batches: gaps, replay, restarts. No sockets, no clock."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+import xxhash
+
+_REMEMBERED = 64
+"""Recent batches whose content is kept as a digest, to tell a repetition from a restarted publisher."""
+
+_REPLAYS_UNTIL_DEAD = 3
+"""Replays without any answer in a row, after which gaps no longer wait for one until the next connection."""
+
+
+class SequenceOutput(Protocol):
+    """What the order of batches makes happen."""
+
+    def apply(self, payload: bytes) -> None:
+        """The next batch, in order."""
+
+    def forget(self) -> None:
+        """The publisher is another process than before: what it held is gone."""
+
+    def ask_replay(self, start: int) -> None:
+        """Ask for all batches from number `start` on; ends a replay that still runs."""
+
+
+@dataclass(slots=True)
+class SequenceCounts:
+    """What happened to the batches of one publisher."""
+
+    applied: int = 0
+    replayed: int = 0
+    lost: int = 0
+    repeated: int = 0
+    restarts: int = 0
+    replays: int = 0
+    replays_failed: int = 0
+
+
+class Sequence:
+    """Puts live and replayed batches into order.
+
+    A publisher numbers its batches from 0. While a replay runs, live batches wait. A replay begins at the last batch
+    that we know, not behind it: when the publisher's copy differs from ours, or is missing although the publisher has
+    no newer one, it is another process whose numbers only look like a continuation. A hole that one more replay does
+    not fill is final (a batch that could not be encoded leaves one).
+    """
+
+    def __init__(self, output: SequenceOutput, *, can_replay: bool, max_held: int = 20_000) -> None:
+        self._output = output
+        self._can_replay = can_replay
+        self._max_held = max_held
+        self._last: int | None = None
+        self._recent: OrderedDict[int, int] = OrderedDict()
+        self._asked: int | None = None
+        self._answered = False
+        self._held: dict[int, bytes] = {}
+        self._newest_live = -1
+        self._hole_tried: int | None = None
+        self._cut = False
+        self._unanswered = 0
+        self.counts = SequenceCounts()
+        self.complete = False
+        """Whether every batch since the publisher's start, or since its last clearing, was applied."""
+
+    @property
+    def last(self) -> int | None:
+        """Number of the last batch that was applied."""
+        return self._last
+
+    @property
+    def replaying(self) -> bool:
+        """Whether live batches wait for a replay."""
+        return self._asked is not None
+
+    def connected(self) -> None:
+        """A connection stands, the first or a later one: learn what was missed."""
+        self._cut = self._last is not None
+        self._unanswered = 0
+        if self._can_replay:
+            self._ask(self._last or 0)
+
+    def live(self, seq: int, payload: bytes) -> None:
+        """A batch from the live socket."""
+        if self._asked is not None:
+            self._hold(seq, payload)
+        elif self._last is None or seq == self._last + 1:
+            self._take(seq, payload)
+        elif seq > self._last:
+            self._gap(seq, payload)
+        elif self._seen(seq, payload):
+            self.counts.repeated += 1
+        else:
+            self._restart(seq, payload)
+
+    def replayed(self, seq: int, payload: bytes) -> None:
+        """A batch from the replay that runs."""
+        if self._asked is None:
+            return
+        if not self._answered:
+            self._answered = True
+            self._unanswered = 0
+            if not self._same_publisher(seq, payload):
+                self._forget()
+                if seq > 0:
+                    self._ask(0)
+                    return
+        if self._last is None or seq == self._last + 1:
+            self._take(seq, payload)
+            self.counts.replayed += 1
+        elif seq > self._last:
+            self._held.setdefault(seq, payload)
+
+    def replay_ended(self) -> None:
+        """The end marker came."""
+        if self._asked is None:
+            return
+        if not self._answered and self._last is not None:
+            self._forget()
+            self._ask(0)
+        else:
+            self._finish_replay()
+
+    def replay_timed_out(self) -> None:
+        """Nothing came for a while: the end marker was lost, or nobody answers."""
+        if self._asked is None:
+            return
+        if not self._answered:
+            self.counts.replays_failed += 1
+            self._unanswered += 1
+            self._hole_tried = self._next
+            if self._cut and self._held and min(self._held) != self._next:
+                self._forget()
+        self._finish_replay()
+
+    def cleared(self) -> None:
+        """The publisher said that its cache is empty: nothing from before matters any more."""
+        self.complete = True
+
+    @property
+    def _next(self) -> int:
+        return 0 if self._last is None else self._last + 1
+
+    def _take(self, seq: int, payload: bytes) -> None:
+        if self._last is None:
+            self.complete = seq == 0
+        self._last = seq
+        self._recent[seq] = xxhash.xxh3_64_intdigest(payload)
+        if len(self._recent) > _REMEMBERED:
+            self._recent.popitem(last=False)
+        self._cut = False
+        self.counts.applied += 1
+        self._output.apply(payload)
+
+    def _hold(self, seq: int, payload: bytes) -> None:
+        if seq <= self._newest_live:
+            if self._held.get(seq) == payload or self._seen(seq, payload):
+                self.counts.repeated += 1
+                return
+            self._held.clear()
+            self._restart(seq, payload)
+            return
+        self._newest_live = seq
+        self._held[seq] = payload
+        if len(self._held) > self._max_held:
+            self.replay_timed_out()
+
+    def _gap(self, seq: int, payload: bytes) -> None:
+        if self._can_replay and self._unanswered < _REPLAYS_UNTIL_DEAD:
+            self._ask(self._next - 1)
+            self._hold(seq, payload)
+            return
+        if self._cut:
+            self._forget()
+        else:
+            self._lose(seq - self._next)
+        self._take(seq, payload)
+
+    def _restart(self, seq: int, payload: bytes) -> None:
+        self._forget()
+        if seq > 0 and self._can_replay:
+            self._ask(0)
+            self._newest_live = -1
+            self._hold(seq, payload)
+        else:
+            self._end_replay()
+            self._take(seq, payload)
+
+    def _forget(self) -> None:
+        self._last = None
+        self._recent.clear()
+        self._hole_tried = None
+        self._cut = False
+        self.complete = False
+        self.counts.restarts += 1
+        self._output.forget()
+
+    def _same_publisher(self, seq: int, payload: bytes) -> bool:
+        if self._last is not None and (seq != self._last or not self._seen(seq, payload)):
+            return False
+        self._cut = False
+        return True
+
+    def _seen(self, seq: int, payload: bytes) -> bool:
+        return self._recent.get(seq) == xxhash.xxh3_64_intdigest(payload)
+
+    def _ask(self, start: int) -> None:
+        if self._asked is None:
+            self._newest_live = -1
+        self._asked = start
+        self._answered = False
+        self.counts.replays += 1
+        self._output.ask_replay(start)
+
+    def _finish_replay(self) -> None:
+        """Apply what waited, up to a hole that a further replay may still fill."""
+        for seq in sorted(self._held):
+            if seq < self._next:
+                continue
+            if seq > self._next and self._last is not None:
+                if self._hole_tried != self._next:
+                    self._hole_tried = self._next
+                    self._ask(self._next - 1)
+                    return
+                self._lose(seq - self._next)
+            self._take(seq, self._held.pop(seq))
+        self._end_replay()
+
+    def _end_replay(self) -> None:
+        self._asked = None
+        self._held.clear()
+
+    def _lose(self, batches: int) -> None:
+        self.counts.lost += batches
+        self.complete = False

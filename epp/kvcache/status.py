@@ -1,0 +1,49 @@
+"""What `/status` says about KV knowledge."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStatus:
+    """One followed rank; counts are since it joined the pool."""
+
+    endpoint: str
+    rank: int
+    source: str
+    connected: bool
+    complete: bool
+    """Whether every batch since the publisher's start or last clearing is known."""
+    idle_seconds: float | None
+    """Seconds since the last live message; None before the first."""
+    sequence: int | None
+    blocks: int
+    parked: int
+    waiting: int
+    messages: int
+    bad_frames: int
+    batches: int
+    replayed: int
+    lost: int
+    repeated: int
+    restarts: int
+    replays: int
+    replays_failed: int
+    stored: int
+    removed: int
+    cleared: int
+    full_queues: int
+    faults: int
+    skipped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvStatus:
+    """All followed ranks and what the index takes."""
+
+    enabled: bool
+    ranks: tuple[RankStatus, ...] = ()
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    slices: int = 0
+    full_slices: int = 0
+    longest_slice_seconds: float = 0.0

@@ -1,0 +1,255 @@
+"""The event stream of one rank over ZMQ: a live SUB socket and, while it is needed, a replay DEALER socket.
+
+Live messages are `[topic, number, batch]`. A replay is asked for with `["", first number]` and answered with
+`["", number, batch]` or, from vLLM 0.26 on, `["", topic, number, batch]` for each batch; the end marker has the
+number FFFFFFFFFFFFFFFF. Numbers are 8 bytes, big-endian.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from epp.kvcache.drain import Drain
+from epp.kvcache.rank import Rank
+from epp.kvcache.sequence import Sequence
+
+_log = structlog.get_logger()
+
+_END = (1 << 64) - 1
+_MONITORED = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
+_MAX_WAITING = 256
+"""Ordered batches that wait for the index before the socket is left alone; beyond it ZMQ's own queue fills."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """Bounds of one stream."""
+
+    high_water_mark: int = 10_000
+    max_message_bytes: int = 64 * 1024 * 1024
+    replay_idle_seconds: float = 2.0
+    max_held: int = 20_000
+    max_parked: int = 4096
+    topic: str = ""
+
+
+@dataclass(slots=True)
+class StreamCounts:
+    """What came over the sockets."""
+
+    messages: int = 0
+    bad_frames: int = 0
+    connections: int = 0
+    full_queues: int = 0
+    faults: int = 0
+
+
+@dataclass(slots=True)
+class _Forget:
+    """Stands in the queue of batches where the publisher turned out to be a new one."""
+
+
+class Stream:
+    """Follows one publisher from `open` to `close`; nothing that it sends stops the stream."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        drain: Drain,
+        context: zmq.Context[zmq.Socket[bytes]],
+        options: StreamOptions,
+        *,
+        events: str,
+        replay: str | None,
+    ) -> None:
+        self._rank = rank
+        self._drain = drain
+        self._context = context
+        self._options = options
+        self._events = events
+        self._replay = replay
+        self._queue: deque[bytes | _Forget] = deque()
+        self._feeding: Iterator[None] | None = None
+        self._live: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._replies: zmq.Socket[bytes] | None = None
+        self._timeout: asyncio.TimerHandle | None = None
+        self.connected = False
+        self.last_message_at: float | None = None
+        self.counts = StreamCounts()
+        self.sequence = Sequence(self, can_replay=replay is not None, max_held=options.max_held)
+
+    def open(self) -> None:
+        """Connect; returns at once, ZMQ keeps trying."""
+        live = self._context.socket(zmq.SUB)
+        live.setsockopt(zmq.RCVHWM, self._options.high_water_mark)
+        live.setsockopt(zmq.SUBSCRIBE, self._options.topic.encode())
+        _harden(live, self._options)
+        self._live = live
+        self._monitor = live.get_monitor_socket(_MONITORED)
+        self._drain.watch(self._monitor, self._work)
+        self._drain.watch(live, self._work)
+        live.connect(self._events)
+
+    def close(self) -> None:
+        """Close the sockets; what is queued is dropped."""
+        self._close_replay()
+        if self._live is not None and self._monitor is not None:
+            self._drain.forget(self._monitor)
+            self._drain.forget(self._live)
+            self._live.disable_monitor()
+            self._monitor.close(linger=0)
+            self._live.close(linger=0)
+        self._live = self._monitor = None
+        self._queue.clear()
+        self._feeding = None
+
+    @property
+    def waiting(self) -> int:
+        """Ordered batches that are not in the index yet."""
+        return len(self._queue) + (self._feeding is not None)
+
+    # What `Sequence` asks for.
+
+    def apply(self, payload: bytes) -> None:
+        """Queue the next batch for the index."""
+        self._queue.append(payload)
+        self._drain.wake(self._work)
+
+    def forget(self) -> None:
+        """Queue the forgetting of all that the former publisher held."""
+        self._queue.append(_Forget())
+        self._drain.wake(self._work)
+
+    def ask_replay(self, start: int) -> None:
+        """Open a new replay socket and send the request."""
+        self._close_replay()
+        if self._replay is None or self._live is None:
+            return
+        self._replies = self._context.socket(zmq.DEALER)
+        self._replies.setsockopt(zmq.RCVHWM, 0)  # bounded by the publisher's replay buffer and `max_held`
+        _harden(self._replies, self._options)
+        self._replies.connect(self._replay)
+        self._replies.send_multipart([b"", start.to_bytes(8, "big")])
+        self._drain.watch(self._replies, self._read_replies)
+        self._wait_for_reply()
+
+    # Slices of work.
+
+    def _work(self) -> bool:
+        """One step: feed the index, or read one live message."""
+        if self._live is None:
+            return False
+        if self._feeding is not None or self._queue:
+            self._feed()
+            return True
+        try:
+            frames = self._live.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            self._read_monitor()
+            return bool(self._queue)
+        self._read_monitor()
+        self._on_live(frames)
+        return True
+
+    def _feed(self) -> None:
+        try:
+            if self._feeding is None:
+                item = self._queue.popleft()
+                if isinstance(item, _Forget):
+                    self._rank.forget()
+                    return
+                self._feeding = self._rank.feed(item)
+            next(self._feeding)
+        except StopIteration:
+            self._feeding = None
+            if self._rank.cleared_last:
+                self.sequence.cleared()
+        except Exception:  # noqa: BLE001 - whatever a batch does to us, the next one is read
+            self._feeding = None
+            self.counts.faults += 1
+            if self.counts.faults == 1:
+                _log.exception("KV events could not be indexed", events=self._events)
+
+    def _on_live(self, frames: list[bytes]) -> None:
+        if len(frames) != 3 or len(frames[1]) != 8:
+            self.counts.bad_frames += 1
+            return
+        self.counts.messages += 1
+        self.last_message_at = time.monotonic()
+        self.sequence.live(int.from_bytes(frames[1], "big"), frames[2])
+
+    def _read_replies(self) -> bool:
+        if self._replies is None:
+            return False
+        if len(self._queue) >= _MAX_WAITING:
+            self.counts.full_queues += 1
+            self._feed()
+            return True
+        try:
+            frames = self._replies.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        self._on_reply(frames)
+        return True
+
+    def _on_reply(self, frames: list[bytes]) -> None:
+        if len(frames) not in (3, 4) or len(frames[-2]) != 8:
+            self.counts.bad_frames += 1
+            return
+        number = int.from_bytes(frames[-2], "big")
+        if number == _END:
+            self._close_replay()
+            self.sequence.replay_ended()
+        else:
+            self._wait_for_reply()
+            self.sequence.replayed(number, frames[-1])
+
+    def _read_monitor(self) -> None:
+        while self._monitor is not None:
+            try:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+            except zmq.Again:
+                return
+            if event == zmq.Event.HANDSHAKE_SUCCEEDED:
+                self.connected = True
+                self.counts.connections += 1
+                self.sequence.connected()
+            else:
+                self.connected = False
+
+    def _wait_for_reply(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+        loop = asyncio.get_running_loop()
+        self._timeout = loop.call_later(self._options.replay_idle_seconds, self._reply_timed_out)
+
+    def _reply_timed_out(self) -> None:
+        self._close_replay()
+        self.sequence.replay_timed_out()
+
+    def _close_replay(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+        if self._replies is not None:
+            self._drain.forget(self._replies)
+            self._replies.close(linger=0)
+            self._replies = None
+
+
+def _harden(socket: zmq.Socket[bytes], options: StreamOptions) -> None:
+    """Bounds against what a peer may do, and heartbeats that notice a half-open connection."""
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.IPV6, 1)
+    socket.setsockopt(zmq.MAXMSGSIZE, options.max_message_bytes)
+    socket.setsockopt(zmq.RECONNECT_IVL, 200)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5_000)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15_000)

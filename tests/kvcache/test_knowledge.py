@@ -1,0 +1,247 @@
+"""Knowledge of caches follows real publishers through the faults of real networks."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.pool import Pool
+from epp.kvcache.keys import PrefixKeys
+from epp.kvcache.knowledge import KvKnowledge
+from epp.kvcache.metrics import KvMetrics
+from epp.kvcache.naive_index import NaiveIndex
+from epp.kvcache.stream import StreamOptions
+from epp.prompts.prompt import Prompt
+from tests.kvcache.publisher import CLEARED, Publisher, batch, removed, stored
+
+TOKENS = list(range(100, 112))
+PROMPT = Prompt(tokens=np.array([*TOKENS, 1], dtype=np.uint32))
+
+
+@pytest.fixture
+def publisher() -> Iterator[Publisher]:
+    publisher = Publisher()
+    yield publisher
+    publisher.close()
+
+
+class World:
+    """One pool and what is known of it."""
+
+    def __init__(self) -> None:
+        self.pool = Pool()
+        options = StreamOptions(replay_idle_seconds=0.3)
+        self.knowledge = KvKnowledge(pool=self.pool, index=NaiveIndex(PrefixKeys()), options=options)
+
+    def follow(self, *publishers: Publisher, replay: bool = True) -> None:
+        self.pool.replace(endpoint(p, i, replay=replay) for i, p in enumerate(publishers))
+
+    def cached(self) -> list[int]:
+        return self.knowledge.index.match(PROMPT).cached_tokens.tolist()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, self.knowledge.status()
+            await asyncio.sleep(0.01)
+
+    async def until_cached(self, *tokens: int) -> None:
+        await self.until(lambda: self.cached() == list(tokens))
+
+    async def until_connected(self) -> None:
+        await self.until(lambda: all(r.connected and r.replays > 1 for r in self.knowledge.status().ranks))
+
+
+def endpoint(publisher: Publisher, i: int, *, replay: bool = True) -> Endpoint:
+    ports = {"events_port": publisher.port, "replay_port": publisher.replay_port if replay else None}
+    return Endpoint(name=f"w{i}", address="127.0.0.1", port=8000 + i, **ports)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    await world.knowledge.start()
+    yield world
+    await world.knowledge.stop()
+
+
+async def live(world: World, publisher: Publisher, payload: bytes) -> None:
+    """Publish once the subscription surely stands: repeat an empty batch until one arrives."""
+    before = world.knowledge.status().ranks[0].messages
+    while world.knowledge.status().ranks[0].messages == before:
+        publisher.publish(batch())
+        await asyncio.sleep(0.02)
+    publisher.publish(payload)
+
+
+async def test_events_from_before_the_subscription_come_by_replay(world, publisher):
+    publisher.publish(batch(stored([1, 2], TOKENS[:8])))
+    world.follow(publisher)
+    await world.until_cached(8)
+    assert world.knowledge.status().ranks[0].complete
+
+
+async def test_a_replay_without_topic_frames_is_understood(world):
+    old = Publisher(topic_in_replay=False)
+    try:
+        old.publish(batch(stored([1, 2], TOKENS[:8])))
+        world.follow(old)
+        await world.until_cached(8)
+    finally:
+        old.close()
+
+
+async def test_live_events_change_what_is_known(world, publisher):
+    world.follow(publisher)
+    await live(world, publisher, batch(stored([1, 2], TOKENS[:8])))
+    publisher.publish(batch(stored([3], TOKENS[8:], parent=2)))
+    await world.until_cached(12)
+    publisher.publish(batch(removed([3])))
+    await world.until_cached(8)
+    publisher.publish(batch(CLEARED))
+    await world.until_cached(0)
+
+
+async def test_without_replay_live_events_still_count(world, publisher):
+    world.follow(publisher, replay=False)
+    await live(world, publisher, batch(stored([1, 2], TOKENS[:8])))
+    await world.until_cached(8)
+
+
+async def test_a_gap_is_filled_by_replay(world, publisher):
+    world.follow(publisher)
+    await live(world, publisher, batch(stored([1], TOKENS[:4])))
+    publisher.publish(batch(stored([2], TOKENS[4:8], parent=1)), lose=True)
+    publisher.publish(batch(stored([3], TOKENS[8:], parent=2)))
+    await world.until_cached(12)
+    status = world.knowledge.status().ranks[0]
+    assert status.complete
+    assert status.lost == 0
+
+
+async def test_a_hole_that_no_replay_fills_is_given_up(world, publisher):
+    world.follow(publisher)
+    await live(world, publisher, batch(stored([1], TOKENS[:4])))
+    publisher.publish(batch(), lose=True, keep=False)
+    publisher.publish(batch(stored([2], TOKENS[4:8], parent=1)))
+    await world.until_cached(8)
+    status = world.knowledge.status().ranks[0]
+    assert status.lost == 1
+    assert not status.complete
+
+
+async def test_a_replay_that_nobody_answers_does_not_hold_up_live_events(world, publisher):
+    publisher.answer = False
+    world.follow(publisher)
+    await live(world, publisher, batch(stored([1], TOKENS[:4])))
+    publisher.publish(batch(), lose=True)
+    publisher.publish(batch(stored([2], TOKENS[4:8], parent=1)))
+    await world.until_cached(8)
+    assert world.knowledge.status().ranks[0].replays_failed
+
+
+async def test_a_lost_end_marker_is_overcome(world, publisher):
+    publisher.end_marker = False
+    publisher.publish(batch(stored([1, 2], TOKENS[:8])))
+    world.follow(publisher)
+    await world.until_cached(8)
+    publisher.publish(batch(stored([3], TOKENS[8:], parent=2)))
+    await world.until_cached(12)
+
+
+async def test_a_restarted_engine_holds_nothing(world):
+    first = Publisher()
+    ports = first.port, first.replay_port
+    world.follow(first)
+    await live(world, first, batch(stored([1, 2], TOKENS[:8])))
+    await world.until_cached(8)
+    first.close()
+    second = Publisher(ports=ports)
+    try:
+        await world.until_cached(0)  # on reconnecting, before any new event
+        second.publish(batch(stored([7], TOKENS[:4])))
+        await world.until_cached(4)
+        assert world.knowledge.status().ranks[0].restarts
+    finally:
+        second.close()
+
+
+async def test_a_restart_that_has_passed_our_number_is_no_gap(world):
+    first = Publisher()
+    ports = first.port, first.replay_port
+    world.follow(first)
+    await live(world, first, batch(stored([1, 2], TOKENS[:8])))
+    await world.until_cached(8)
+    numbers = first.sequence
+    first.close()
+    second = Publisher(ports=ports)
+    try:
+        for _ in range(numbers + 5):
+            second.publish(batch())
+        second.publish(batch(stored([7], TOKENS[:4])))
+        await world.until_cached(4)
+    finally:
+        second.close()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"\xff\x00garbage"],
+        [b"", b"12345678"],
+        [b"", b"short", b"x"],
+        [b"", (2**64 - 2).to_bytes(8, "big"), b"\xc1"],
+        [b"", b"\x00" * 8, b"\xc1\xc1"],
+        [b"", b"\x00" * 8, b"\xdd\xff\xff\xff\xff"],
+        [b"a", b"b", b"c", b"d", b"e"],
+    ],
+)
+async def test_wrong_bytes_stop_nothing(world, publisher, frames):
+    world.follow(publisher)
+    await live(world, publisher, batch(stored([1], TOKENS[:4])))
+    publisher.send_raw(frames)
+    publisher.publish(batch(stored([2], TOKENS[4:8], parent=1)))
+    await world.until(lambda: world.cached()[0] >= 4)
+    publisher.publish(batch(stored([1, 2, 3], TOKENS)))
+    await world.until_cached(12)
+
+
+async def test_an_endpoint_that_leaves_takes_its_blocks_along(world, publisher):
+    publisher.publish(batch(stored([1, 2], TOKENS[:8])))
+    world.follow(publisher)
+    await world.until_cached(8)
+    world.pool.replace([])
+    assert world.cached() == []
+    other = replace(endpoint(publisher, 0), uid="another pod")
+    publisher.publish(batch(CLEARED))
+    world.pool.replace([other])
+    await world.until(lambda: world.knowledge.status().ranks[0].batches >= 2)
+    assert world.cached() == [0]
+
+
+async def test_endpoints_are_told_apart(world, publisher):
+    other = Publisher()
+    try:
+        publisher.publish(batch(stored([1, 2], TOKENS[:8])))
+        other.publish(batch(stored([1, 2, 3], TOKENS)))
+        world.follow(publisher, other)
+        await world.until_cached(8, 12)
+    finally:
+        other.close()
+
+
+async def test_operators_see_the_streams_in_metrics(world, publisher):
+    registry = CollectorRegistry()
+    KvMetrics(world.knowledge, registry)
+    publisher.publish(batch(stored([1, 2], TOKENS[:8]), {"type": "FutureEvent"}))
+    world.follow(publisher)
+    await world.until_cached(8)
+    text = generate_latest(registry).decode()
+    assert "epp_kv_blocks 2.0" in text
+    assert "epp_kv_streams 1.0" in text
+    assert 'epp_kv_events_skipped_total{reason="unknown_event"} 1.0' in text
