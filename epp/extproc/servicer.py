@@ -172,7 +172,10 @@ class Servicer:
         avoid = self._retries.avoid(request.id, self._clock())
         if avoid:
             self._metrics.odd("retried")
-        return self._scheduler.pick(request, subset=exchange.head.subset, avoid=avoid)
+        shown = exchange.response_mode is not BodyMode.NONE
+        return self._scheduler.pick(
+            request, subset=exchange.head.subset, avoid=avoid, shown=shown, header=exchange.head.get
+        )
 
     def _picked_blindly(self, exchange: Exchange, request: Request) -> Pick | None:
         self._metrics.odd("internal")

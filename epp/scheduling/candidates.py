@@ -1,11 +1,20 @@
 """What a policy sees: the endpoints that may serve one request, as NumPy columns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import Endpoint
+
+Header = Callable[[str], str]
+"""The value of a request header by its lower-case name; the empty string when it is absent."""
+
+
+def no_header(_name: str) -> str:
+    """The headers of a request that has none."""
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +39,8 @@ class Candidates:
     """Length of the prompt; an estimate from the body's size where the tokens are not known."""
     now: float
     """Seconds on the scheduler's clock."""
+    header: Header = no_header
+    """Reads a header of the request."""
 
     def __len__(self) -> int:
         return len(self.endpoints)

@@ -41,7 +41,7 @@ class Estimates:
         """Hear the end of an exchange; only one that ended unseen leaves an estimate."""
         if outcome.ending is not Ending.UNSEEN or outcome.pick is None or self.count >= _MAX_KEPT:
             return
-        work = replace(outcome.pick.reservation.work, streamed=False)
+        work = replace(outcome.pick.reservation.work, shown=False)
         estimate = self._load.succeed(outcome.pick.reservation, work)
         if estimate is not None:
             self.count += 1

@@ -12,6 +12,8 @@ Clock = Callable[[], float]
 """Seconds on a clock that never goes back."""
 
 _MICROS = 1_000_000
+_SUMS = ("in_flight", "prefill_tokens", "decode_tokens", "_promised")
+_ARRAYS = (*_SUMS, "_first", "_since", "_ends_unseen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +26,8 @@ class Work:
     """All prompt tokens: what the request occupies once it decodes."""
     prefill_seconds: float = 0.0
     """Predicted time of the prefill alone."""
-    streamed: bool = True
-    """Whether the answer's first byte tells that prefill is done; it does not for a plain JSON answer."""
+    shown: bool = True
+    """Whether we shall see the first token: not of a plain JSON answer, and not if the gateway shows no response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +74,15 @@ class Load:
 
     def wait_seconds(self, columns: NDArray[np.intp], now: float) -> NDArray[np.float64]:
         """Predicted seconds until each column has done the prefill promised to it."""
-        self._retire_unseen(now)
         since, first = self._since[columns], self._first[columns]
         done = np.minimum((now - since) * _MICROS, first)
         return np.asarray((self._promised[columns] - np.maximum(done, 0.0)) / _MICROS)
+
+    def advance(self, now: float) -> None:
+        """End the prefills whose end no message shows, when their predicted time is over."""
+        due = self._ends_unseen <= now
+        if due.any():
+            self._retire_unseen(due.nonzero()[0], now)
 
     def reserve(self, column: int, work: Work) -> "Reservation":
         """Count one request on `column` until its reservation is released."""
@@ -89,14 +96,14 @@ class Load:
         return self.reserve(column, work) if self._queues[column] is ended.queue else None
 
     def _grow(self, missing: int) -> None:
-        for name in ("in_flight", "prefill_tokens", "decode_tokens", "_promised", "_first", "_since", "_ends_unseen"):
+        for name in _ARRAYS:
             array = getattr(self, name)
             setattr(self, name, np.append(array, np.zeros(missing, dtype=array.dtype)))
 
     def _reset(self, column: int) -> None:
         self._queues[column] = _Queue(column)
-        for sums in (self.in_flight, self.prefill_tokens, self.decode_tokens, self._promised):
-            sums[column] = 0
+        for name in _SUMS:
+            getattr(self, name)[column] = 0
         self._begin_next(column, 0.0)
 
     def _enter(self, reservation: "Reservation", column: int) -> None:
@@ -123,9 +130,9 @@ class Load:
         if self._queues[queue.column] is not queue or reservation not in queue.prefills:
             return
         now = self._clock()
-        if reservation.work.streamed and next(iter(queue.prefills)) is reservation:
+        if reservation.work.shown and next(iter(queue.prefills)) is reservation:
             self._tell(reservation, now)
-        elif reservation.work.streamed:
+        elif reservation.work.shown:
             self._end_unseen_before(reservation, now)
         self._end_prefill(reservation, now)
         self._decode(reservation, reservation.work.context_tokens)
@@ -161,23 +168,22 @@ class Load:
         first = next(iter(self._queues[column].prefills), None)
         self._since[column] = now
         self._first[column] = 0 if first is None else first.micros
-        unseen = first is not None and not first.work.streamed
+        unseen = first is not None and not first.work.shown
         self._ends_unseen[column] = now + self._first[column] / _MICROS if unseen else np.inf
 
-    def _retire_unseen(self, now: float) -> None:
-        """End the prefills whose end no message shows, when their predicted time is over."""
-        for column in np.nonzero(self._ends_unseen <= now)[0]:
+    def _retire_unseen(self, columns: NDArray[np.intp], now: float) -> None:
+        for column in columns.tolist():
             while (end := float(self._ends_unseen[column])) <= now:
                 first = next(iter(self._queues[column].prefills))
                 self._end_prefill(first, end)
                 self._decode(first, first.work.context_tokens)
 
     def _end_unseen_before(self, reservation: "Reservation", now: float) -> None:
-        """A first token shows that the prefills before it are done; streamed ones will tell so themselves."""
+        """A first token shows that the prefills before it are done; shown ones will tell so themselves."""
         for earlier in list(reservation.queue.prefills):
             if earlier is reservation:
                 return
-            if not earlier.work.streamed:
+            if not earlier.work.shown:
                 self._end_prefill(earlier, now)
                 self._decode(earlier, earlier.work.context_tokens)
 
@@ -234,7 +240,7 @@ class Reservation:
             self._load._enter(self, column)
 
     def release(self) -> None:
-        """The stream ended; safe to call again."""
+        """The request ended; safe to call again."""
         if not self._released:
             self._load._exit(self)
             self._released = True

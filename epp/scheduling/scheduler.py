@@ -11,7 +11,7 @@ from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.pool import Pool, PoolSnapshot
 from epp.kvcache.prefix_index import PrefixIndex
 from epp.prompts.prompt import Request
-from epp.scheduling.candidates import Candidates
+from epp.scheduling.candidates import Candidates, Header, no_header
 from epp.scheduling.load import Clock, Load, Reservation, Work
 from epp.scheduling.policy import Choice, Policy
 from epp.scheduling.rates import Rates
@@ -36,6 +36,8 @@ class Decision:
     """Model name to put in the body in place of the client's; None: the body stays as it is."""
     cached_tokens: int = 0
     """Tokens of the prompt that the index says the endpoint holds."""
+    predicted_ttft: float = 0.0
+    """Seconds to the first token as predicted at the pick."""
     reason: str = ""
 
 
@@ -67,12 +69,19 @@ class Scheduler:
         pool.on_leave(self.load.leave)
 
     def pick(
-        self, request: Request, *, subset: Collection[str] | None = None, avoid: Collection[HostPort] = ()
+        self,
+        request: Request,
+        *,
+        subset: Collection[str] | None = None,
+        avoid: Collection[HostPort] = (),
+        shown: bool = True,
+        header: Header = no_header,
     ) -> Pick:
         """Choose an endpoint and reserve its share of load.
 
         `subset` holds the only hosts that are allowed, as `ip:port` or `ip` (None: the whole pool); endpoints in
-        `avoid` are taken only when nothing else is left.
+        `avoid` are taken only when nothing else is left. `shown` tells whether the gateway will show the body of the
+        response; `header` reads a header of the request.
 
         Raises NoEndpointError when no endpoint is left.
         """
@@ -82,29 +91,35 @@ class Scheduler:
         positions = _allowed(snapshot, subset, avoid)
         if not len(positions):
             raise NoEndpointError("no ready endpoint in the subset that the gateway allows")
-        candidates = self._candidates(request, snapshot, positions)
+        candidates = self._candidates(request, snapshot, positions, header)
         choice = self._policy.pick(request, candidates)
-        return Pick(self._decision(candidates, choice), self._reserve(request, candidates, choice.best))
+        work = _work(request, candidates, choice.best, shown=shown)
+        reservation = self.load.reserve(int(candidates.columns[choice.best]), work)
+        return Pick(self._decision(candidates, choice), reservation)
 
     def move(self, pick: Pick, request: Request, served: HostPort) -> None:
         """Put the pick's load on the endpoint that serves in its place; without effect when it is not in the pool."""
         snapshot = self._pool.snapshot()
         position = snapshot.position.get(served)
         if position is not None:
-            candidates = self._candidates(request, snapshot, [position])
-            pick.reservation.move(int(candidates.columns[0]), _work(request, candidates, 0))
+            candidates = self._candidates(request, snapshot, [position], no_header)
+            work = _work(request, candidates, 0, shown=pick.reservation.work.shown)
+            pick.reservation.move(int(candidates.columns[0]), work)
 
     def _join(self, column: int, endpoint: Endpoint) -> None:
         self.rates.join(column, endpoint)
         self.load.join(column, endpoint)
 
-    def _candidates(self, request: Request, snapshot: PoolSnapshot, positions: Sequence[int]) -> Candidates:
+    def _candidates(
+        self, request: Request, snapshot: PoolSnapshot, positions: Sequence[int], header: Header
+    ) -> Candidates:
         if len(positions) == len(snapshot.endpoints):
             endpoints, columns = snapshot.endpoints, snapshot.columns
         else:
             endpoints = tuple(snapshot.endpoints[i] for i in positions)
             columns = snapshot.columns[np.array(positions)]
         now, prompt_tokens = self._clock(), _prompt_tokens(request)
+        self.load.advance(now)
         cached = _take(self._index.match(request.prompt).cached_tokens, columns)
         return Candidates(
             endpoints=endpoints,
@@ -116,6 +131,7 @@ class Scheduler:
             wait_seconds=self.load.wait_seconds(columns, now),
             work_seconds=self.rates.seconds(columns, prompt_tokens - cached, prompt_tokens),
             prompt_tokens=prompt_tokens,
+            header=header,
             now=now,
         )
 
@@ -126,6 +142,7 @@ class Scheduler:
             fallbacks=self._next_best(candidates, choice) if self._fallbacks else (),
             set_headers=_worker_headers(endpoint),
             cached_tokens=int(candidates.cached_tokens[choice.best]),
+            predicted_ttft=float(candidates.wait_seconds[choice.best] + candidates.work_seconds[choice.best]),
             reason=choice.reason,
         )
 
@@ -133,16 +150,13 @@ class Scheduler:
         order = [i for i in np.argsort(choice.costs, kind="stable").tolist() if i != choice.best]
         return tuple(candidates.endpoints[i] for i in order[: self._fallbacks])
 
-    def _reserve(self, request: Request, candidates: Candidates, best: int) -> Reservation:
-        return self.load.reserve(int(candidates.columns[best]), _work(request, candidates, best))
 
-
-def _work(request: Request, candidates: Candidates, at: int) -> Work:
+def _work(request: Request, candidates: Candidates, at: int, *, shown: bool) -> Work:
     return Work(
         prefill_tokens=candidates.prompt_tokens - int(candidates.cached_tokens[at]),
         context_tokens=candidates.prompt_tokens,
         prefill_seconds=float(candidates.work_seconds[at]),
-        streamed=request.stream,
+        shown=shown and request.stream,
     )
 
 

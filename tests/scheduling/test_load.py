@@ -11,12 +11,12 @@ from epp.scheduling.load import Load, Prefill, Reservation, Work
 from tests.scheduling.worlds import HandClock, endpoint
 
 
-def work(tokens: int = 1000, *, seconds: float = 1.0, streamed: bool = True, context: int | None = None) -> Work:
+def work(tokens: int = 1000, *, seconds: float = 1.0, shown: bool = True, context: int | None = None) -> Work:
     return Work(
         prefill_tokens=tokens,
         context_tokens=tokens if context is None else context,
         prefill_seconds=seconds,
-        streamed=streamed,
+        shown=shown,
     )
 
 
@@ -30,6 +30,7 @@ class One:
         self.load.join(0, endpoint(0))
 
     def wait(self) -> float:
+        self.load.advance(self.clock.now)
         return float(self.load.wait_seconds(np.array([0]), self.clock.now)[0])
 
 
@@ -71,7 +72,7 @@ def test_a_first_token_tells_how_long_the_prefill_took_since_its_turn_came(one: 
 
 
 def test_a_plain_answer_ends_its_prefill_by_prediction_and_teaches_nothing(one: One):
-    plain = one.load.reserve(0, work(tokens=500, seconds=2.0, streamed=False))
+    plain = one.load.reserve(0, work(tokens=500, seconds=2.0, shown=False))
     one.load.reserve(0, work(tokens=300, seconds=1.0))
     one.clock.now += 2.5
     assert one.wait() == pytest.approx(0.5)
@@ -83,7 +84,7 @@ def test_a_plain_answer_ends_its_prefill_by_prediction_and_teaches_nothing(one: 
 
 
 def test_a_first_token_shows_that_the_plain_ones_before_it_are_done(one: One):
-    one.load.reserve(0, work(tokens=500, seconds=9.0, streamed=False))
+    one.load.reserve(0, work(tokens=500, seconds=9.0, shown=False))
     streamed = one.load.reserve(0, work(tokens=300, seconds=1.0))
     one.clock.now += 1.0
     streamed.first_token()
@@ -124,9 +125,10 @@ def test_the_end_of_a_former_incarnation_leaves_the_new_one_untouched():
 
 
 def test_no_time_without_a_message_ends_a_reservation(one: One):
-    reservations = [one.load.reserve(0, work(streamed=i % 2 == 0)) for i in range(50)]
+    reservations = [one.load.reserve(0, work(shown=i % 2 == 0)) for i in range(50)]
     one.clock.now += 600.0
     one.wait()
+    one.load.advance(one.clock.now)
     assert one.load.in_flight[0] == 50
     for reservation in reservations:
         reservation.release()
@@ -163,12 +165,12 @@ class Reservations(RuleBasedStateMachine):
         tokens=st.integers(0, 5000),
         cached=st.integers(0, 5000),
         seconds=st.floats(0, 1000),
-        streamed=st.booleans(),
+        shown=st.booleans(),
     )
-    def reserve(self, choice: int, tokens: int, cached: int, seconds: float, streamed: bool) -> Reservation:
+    def reserve(self, choice: int, tokens: int, cached: int, seconds: float, shown: bool) -> Reservation:
         columns = self._columns()
         column = columns[choice % len(columns)]
-        made = self.load.reserve(column, work(tokens, seconds=seconds, streamed=streamed, context=tokens + cached))
+        made = self.load.reserve(column, work(tokens, seconds=seconds, shown=shown, context=tokens + cached))
         self.model[made] = (column, tokens, tokens + cached, 0)
         return made
 
@@ -211,6 +213,7 @@ class Reservations(RuleBasedStateMachine):
     @invariant()
     def sums_are_those_of_the_live_ones(self) -> None:
         columns = self.pool.snapshot().columns
+        self.load.advance(self.clock.now)
         waits = self.load.wait_seconds(columns, self.clock.now)
         for column, wait in zip(columns.tolist(), waits.tolist(), strict=True):
             mine = [reservation for reservation, value in self.model.items() if value[0] == column]
