@@ -8,6 +8,8 @@ RUN := .venv/bin/
 ARGS ?=
 
 .PHONY: help setup envoy demo test check format protos settings-doc lock clean
+=======
+.PHONY: help setup envoy kubeserver test check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -31,7 +33,11 @@ envoy: .tools/envoy/.installed ## install the real Envoy, apart from the project
 demo: setup envoy ## run the whole chain on this machine, three policies side by side (KEEP=1: keep it running)
 	$(RUN)python -m epp.simulate.demo.command $(if $(KEEP),--keep) $(ARGS)
 
-test: setup ## pass the tests (ARGS='-k name' for some)
+kubeserver: ## build the tests' Kubernetes API server, minutes the first time, in the background
+	@mkdir -p .tools
+	@nice -n 15 $(PYTHON) tests/kubernetes/build.py >.tools/kubeserver.log 2>&1 </dev/null &
+
+test: kubeserver setup ## pass the tests (ARGS='-k name' for some)
 	@$(MAKE) --no-print-directory -s envoy || echo "Envoy cannot be installed: its tests are skipped" >&2
 	$(RUN)pytest $(ARGS)
 

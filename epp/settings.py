@@ -66,6 +66,9 @@ class EndpointsSettings(BaseModel):
         "InferencePool whose pods only prefill; EPP_POOL_NAME then names the decode pool.",
         names=("DYN_EPP_PREFILL_INFERENCE_POOL_NAME",),
     )
+    pool_group: str | None = _setting(
+        None, "API group of the InferencePool; default: v1's where the cluster has it, else v1alpha2's."
+    )
     pod_selector: str | None = _setting(
         None, "Source: label selector of the pods, as in `kubectl get pods -l`, without an InferencePool."
     )

@@ -11,7 +11,7 @@ from epp.endpoints.feed import Changed, Feed
 from epp.endpoints.file_feed import FileFeed
 from epp.endpoints.kubernetes.client import KubernetesClient
 from epp.endpoints.kubernetes.cluster import Cluster, Defaults
-from epp.endpoints.kubernetes.inference_pool import MAX_PORT, MAX_PORTS, PoolSpec
+from epp.endpoints.kubernetes.inference_pool import MAX_PORT, MAX_PORTS, VERSIONS, PoolSpec
 from epp.endpoints.kubernetes.namespace import own_namespace
 from epp.endpoints.kubernetes.pod_source import SelectorFeed
 from epp.endpoints.kubernetes.pool_feed import PoolFeed
@@ -130,6 +130,9 @@ def _chosen(settings: EndpointsSettings) -> str:
     if len(chosen) != 1:
         found = f"{' and '.join(chosen)} are set" if chosen else "none is set"
         raise SettingsError(f"expected exactly one of {', '.join(sources)} to say where endpoints come from; {found}")
+    if settings.pool_group not in (None, *(group for group, _ in VERSIONS)):
+        known = ", ".join(group for group, _ in VERSIONS)
+        raise SettingsError(f"EPP_POOL_GROUP={settings.pool_group!r}: expected one of {known}")
     if settings.prefill_pool_name and not settings.pool_name:
         raise SettingsError("EPP_PREFILL_POOL_NAME: expected EPP_POOL_NAME beside it, for the decode pool")
     return chosen[0]
@@ -142,6 +145,7 @@ def _cluster(
         watch=settings.kube_watch_seconds,
         watch_silence=settings.kube_silence_seconds,
         longest_pause=settings.kube_retry_seconds,
+        absent_pause=settings.kube_retry_seconds * 6,
     )
     namespace = settings.namespace or own_namespace()
     return Cluster(client=client, namespace=namespace, timing=timing, changed=changed, metrics=metrics)
@@ -159,10 +163,10 @@ def _kubernetes_feeds(settings: EndpointsSettings, cluster: Cluster) -> list[Fee
     feeds: list[Feed] = []
     if settings.prefill_pool_name:
         prefill = _defaults(settings, frozenset({Role.PREFILL}))
-        feeds.append(PoolFeed(cluster, prefill, settings.prefill_pool_name))
+        feeds.append(PoolFeed(cluster, prefill, settings.prefill_pool_name, settings.pool_group))
         defaults = _defaults(settings, frozenset({Role.DECODE}))
     if settings.pool_name:
-        feeds.append(PoolFeed(cluster, defaults, settings.pool_name))
+        feeds.append(PoolFeed(cluster, defaults, settings.pool_name, settings.pool_group))
     return feeds
 
 

@@ -1,6 +1,6 @@
 """A column belongs to one incarnation of an endpoint, and listeners hear of every change."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.endpoints.endpoint import Endpoint
@@ -34,7 +34,8 @@ class Listeners:
         assert self.owners.pop(column).incarnation == endpoint.incarnation
 
 
-@given(st.lists(pools, max_size=6))
+@settings(max_examples=50)
+@given(st.lists(pools, max_size=5))
 def test_the_snapshot_is_what_was_asked_for_and_listeners_agree(steps):
     pool = Pool()
     listeners = Listeners(pool)
@@ -48,7 +49,8 @@ def test_the_snapshot_is_what_was_asked_for_and_listeners_agree(steps):
             assert snapshot.endpoints[snapshot.position[endpoint.host_port]] == endpoint
 
 
-@given(st.lists(pools, min_size=2, max_size=6))
+@settings(max_examples=50)
+@given(st.lists(pools, min_size=2, max_size=4))
 def test_an_incarnation_keeps_its_column_and_a_new_one_starts_afresh(steps):
     pool = Pool()
     joined: list[tuple] = []
@@ -68,6 +70,7 @@ def test_an_incarnation_keeps_its_column_and_a_new_one_starts_afresh(steps):
         before = now
 
 
+@settings(max_examples=50)
 @given(pools, pools)
 def test_columns_stay_few(first, second):
     pool = Pool()

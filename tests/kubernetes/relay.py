@@ -46,17 +46,17 @@ class Relay:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         self._tasks.add(task)
-        self.connections += 1
         try:
             back, out = await asyncio.open_connection("127.0.0.1", self._target)
             self._writers |= {writer, out}
+            self.connections += 1
             try:
                 await asyncio.gather(self._pipe(reader, out), self._pipe(back, writer))
             finally:
                 self._writers -= {writer, out}
                 out.transport.abort()
-        except OSError:
-            pass
+        except (OSError, asyncio.CancelledError):
+            pass  # asyncio logs a cancelled handler as a fault
         finally:
             writer.transport.abort()
             self._tasks.discard(task)

@@ -1,51 +1,12 @@
 """Discovery against a real API server: what is picked follows what the cluster says."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-
 import pytest
-from prometheus_client import CollectorRegistry
 
-from epp.endpoints.discovery import Discovery
 from epp.endpoints.endpoint import Role
 from epp.endpoints.kubernetes.client import KubernetesClient
-from epp.endpoints.pool import Pool
-from epp.settings import EndpointsSettings
+from epp.endpoints.kubernetes.inference_pool import OLD_GROUP
 from tests.kubernetes.cluster import Cluster, inference_pool
-
-
-class Followed:
-    """A pool kept by a running discovery."""
-
-    def __init__(self, pool: Pool, discovery: Discovery) -> None:
-        self.pool = pool
-        self.discovery = discovery
-
-    def places(self) -> set[str]:
-        return set(self.pool.snapshot().position)
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"still {self.places()}, {self.discovery.status()}"
-            await asyncio.sleep(0.005)
-
-    async def until_places(self, *places: str, seconds: float = 30.0) -> None:
-        await self.until(lambda: self.places() == set(places), seconds)
-
-
-@asynccontextmanager
-async def follow(client: KubernetesClient, **settings: object) -> AsyncIterator[Followed]:
-    pool = Pool()
-    values = {"kube_retry_seconds": 0.5} | settings
-    discovery = Discovery(EndpointsSettings.model_validate(values), pool, CollectorRegistry(), client)
-    await discovery.start()
-    try:
-        yield Followed(pool, discovery)
-    finally:
-        await discovery.stop()
+from tests.kubernetes.followed import follow
 
 
 async def test_ready_pods_of_the_pool_are_endpoints(cluster: Cluster, client: KubernetesClient):
@@ -180,9 +141,47 @@ async def test_endpoint_slices_of_a_service(cluster: Cluster, client: Kubernetes
 
 
 async def test_the_old_version_of_the_pool_is_understood(cluster: Cluster, client: KubernetesClient):
-    pytest.skip("written with the CRDs of the old group")
+    """The cluster has the new version too, so the feed is told to look for the old one first."""
+    await cluster.install(OLD_POOLS)
+    await cluster.pod("a", "10.0.0.1")
+    path = cluster.path("inference.networking.x-k8s.io/v1alpha2", "inferencepools")
+    spec = {"selector": {"app": "vllm"}, "targetPortNumber": 8000, "extensionRef": {"name": "epp"}}
+    kind = {"apiVersion": "inference.networking.x-k8s.io/v1alpha2", "kind": "InferencePool"}
+    await cluster.create(path, kind | {"metadata": {"name": "old"}, "spec": spec})
+    async with follow(client, pool_name="old", pool_group=OLD_GROUP, namespace=cluster.namespace) as followed:
+        await followed.until_places("10.0.0.1:8000")
 
 
 async def test_wrong_pools_are_refused_by_the_server_itself(cluster: Cluster):
     with pytest.raises(AssertionError, match="422"):
         await cluster.create(cluster.pools, inference_pool("pool", ports=(8000, 8000)))
+
+
+OLD_POOLS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": f"inferencepools.{OLD_GROUP}",
+        # The API server keeps this group for definitions that were reviewed.
+        "annotations": {"api-approved.kubernetes.io": "unapproved, test only"},
+    },
+    "spec": {
+        "group": OLD_GROUP,
+        "scope": "Namespaced",
+        "names": {"plural": "inferencepools", "singular": "inferencepool", "kind": "InferencePool"},
+        "versions": [
+            {
+                "name": "v1alpha2",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                    }
+                },
+            }
+        ],
+    },
+}
+"""The shape of the group's last release, which the Inference Extension no longer ships."""

@@ -7,6 +7,8 @@ from epp.endpoints.kubernetes.objects import InferencePool
 
 GROUP = "inference.networking.k8s.io"
 OLD_GROUP = "inference.networking.x-k8s.io"
+VERSIONS = ((GROUP, "v1"), (OLD_GROUP, "v1alpha2"))
+"""Newest first."""
 MAX_PORTS = 8
 MAX_PORT = 65535
 

@@ -7,7 +7,7 @@ import structlog
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.kubernetes.client import ApiError, UnreachableError
 from epp.endpoints.kubernetes.cluster import Cluster, Defaults
-from epp.endpoints.kubernetes.inference_pool import GROUP, OLD_GROUP, PoolSpec, PoolSpecError, pool_spec
+from epp.endpoints.kubernetes.inference_pool import OLD_GROUP, VERSIONS, PoolSpec, PoolSpecError, pool_spec
 from epp.endpoints.kubernetes.objects import InferencePool
 from epp.endpoints.kubernetes.pod_source import PodSource
 from epp.endpoints.kubernetes.watch import NOT_FOUND, Change, Listed, Put, Resource, follow
@@ -19,9 +19,10 @@ _log = structlog.get_logger()
 class PoolFeed:
     """Follows the pool, in whichever version the cluster serves, and through it its pods."""
 
-    def __init__(self, cluster: Cluster, defaults: Defaults, name: str) -> None:
+    def __init__(self, cluster: Cluster, defaults: Defaults, name: str, group: str | None = None) -> None:
         self._cluster = cluster
         self._name = name
+        self._versions = [(known, version) for known, version in VERSIONS if group in (None, known)]
         self._pool = Source(f"pool {name}", cluster.metrics)
         self._pods = PodSource(cluster, defaults, f"pods of {name}")
         self._spec: PoolSpec | None = None
@@ -69,11 +70,11 @@ class PoolFeed:
     async def _served_path(self) -> str:
         """The path of the newest version that the cluster has; asks until there is one."""
         while True:
-            for group, version in ((GROUP, "v1"), (OLD_GROUP, "v1alpha2")):
+            for group, version in self._versions:
                 path = f"/apis/{group}/{version}/namespaces/{self._cluster.namespace}/inferencepools"
                 if await self._served(path):
                     if group == OLD_GROUP:
-                        _log.warning("the cluster has only InferencePool v1alpha2; move to v1", pool=self._name)
+                        _log.warning("InferencePool v1alpha2 is obsolete; move to v1", pool=self._name)
                     return path
             await asyncio.sleep(self._cluster.timing.longest_pause)
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
 
 from epp.endpoints.kubernetes.client import ApiError, KubernetesClient, UnreachableError
 from epp.endpoints.kubernetes.objects import ApiStatus, Named, ObjectList, WatchLine
@@ -153,7 +154,7 @@ async def _stream(
                 source.seen()
                 if change := _change(line, resource.kind):
                     yield change
-        except ValueError as error:  # from aiohttp: a line beyond any object's size
+        except HttpProcessingError as error:  # a line beyond any object's size
             raise UnreachableError(str(error)) from error
 
 
