@@ -188,6 +188,17 @@ class PromptsSettings(BaseModel):
 
     tokenizer_path: Path | None = _setting(None, "Directory with tokenizer.json and the chat template of the model.")
     chat_template: Path | None = _setting(None, "Chat template file; default: the one in the tokenizer directory.")
+    tokenizer_threads: int = _setting(1, "Threads that encode large prompts.", ge=1, le=64)
+    tokenize_budget_ms: float = _setting(
+        250.0, "Milliseconds that a pick waits for token ids; later, it goes on with those of the beginning.", ge=0
+    )
+    tokenize_queue_bytes: int = _setting(
+        16 * 1024 * 1024, "Characters that may wait for the tokenizer; beyond, picks do not wait.", ge=0
+    )
+    token_cache_bytes: int = _setting(256 * 1024 * 1024, "Bytes of the cache of tokens by text; 0: none.", ge=0)
+    token_check_share: float = _setting(
+        0.001, "Share of prompts that are encoded a second time, whole, to check the token cache.", ge=0, le=1
+    )
 
 
 class KvCacheSettings(BaseModel):

@@ -5,12 +5,15 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+Body: TypeAlias = bytes | bytearray | memoryview
+Part: TypeAlias = dict[str, Any]
+
 
 class Message(msgspec.Struct, kw_only=True):
-    """One turn of a conversation as chat templates know it; other keys never reach the template in vLLM either."""
+    """One turn of a conversation with what vLLM passes on to chat templates; it drops every other key."""
 
     role: str
-    content: "str | list[str | dict[str, Any]] | None" = None
+    content: str | list[str | Part] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
@@ -60,7 +63,14 @@ class Asked:
 
     model: str = ""
     prompts: tuple[AnyPrompt, ...] = ()
-    """More than one: a batch, computed by one worker."""
+    """More than one: a batch, computed by one worker. Empty: the prompt is not in the body."""
     stream: bool = False
     max_output_tokens: int | None = None
+    expected_output_tokens: int | None = None
     cache_salt: str = ""
+    session: str = ""
+    """What requests of one conversation or agent have in common, as the client says."""
+    priority: int = 0
+    """As vLLM counts: lower is earlier."""
+    adapter: str = ""
+    """A LoRA adapter that the body names apart from the model (SGLang's `lora_path`)."""

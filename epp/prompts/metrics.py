@@ -1,6 +1,8 @@
 """Metrics of understanding requests."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from epp.prompts.prompt import Api, TokenSource
 
@@ -38,3 +40,37 @@ class PromptMetrics:
     def without_tokens(self, reason: str) -> None:
         """One request has no token ids; `reason` is one of a fixed few words."""
         self._not_understood.labels(reason).inc()
+
+
+class EncodingMetrics:
+    """Counts what encoding costs and what the token cache saves."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._characters = Counter(
+            "epp_tokenizer_characters", "Characters of prompt texts that were turned into tokens.", registry=registry
+        )
+        self._encoded = Counter(
+            "epp_tokenizer_encoded_characters",
+            "Characters that the tokenizer had to encode; the rest came from the token cache.",
+            registry=registry,
+        )
+        self._checks = Counter(
+            "epp_token_cache_checks",
+            "Sampled comparisons of cut with whole encoding; a different one switches the token cache off.",
+            ["result"],
+            registry=registry,
+        )
+        self._cache_bytes = Gauge("epp_token_cache_bytes", "Bytes that the token cache holds.", registry=registry)
+
+    def characters(self, all_: int, encoded: int) -> None:
+        """One text was encoded."""
+        self._characters.inc(all_)
+        self._encoded.inc(encoded)
+
+    def checked(self, equal: bool) -> None:
+        """One text was encoded a second time, whole."""
+        self._checks.labels("equal" if equal else "different").inc()
+
+    def cache(self, size: Callable[[], float]) -> None:
+        """Report `size()` as the bytes of the token cache."""
+        self._cache_bytes.set_function(size)

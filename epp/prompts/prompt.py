@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +26,15 @@ class TokenSource(StrEnum):
 
     TOKENIZER = "tokenizer"
     REQUEST = "request"
+    RENDER = "render"
+    TEXT = "text"
+    """No ids: four bytes of text stand for a token, in a namespace of their own."""
     NONE = "none"
 
 
-EMPTY_TOKENS: NDArray[np.uint32] = np.empty(0, dtype=np.uint32)
+TokenIds: TypeAlias = NDArray[np.uint32]
+
+EMPTY_TOKENS: TokenIds = np.empty(0, dtype=np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class Prompt:
     namespace: str = ""
     media: tuple[Media, ...] = ()
     source: TokenSource = TokenSource.NONE
+    unseen_tokens: int = 0
+    """About how many more tokens the worker will compute: behind `tokens`, or in further prompts of a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,5 +73,12 @@ class Request:
     prompt: Prompt = field(default_factory=Prompt)
     stream: bool = False
     max_output_tokens: int | None = None
+    expected_output_tokens: int | None = None
+    session: str = ""
+    """What requests of one conversation or agent have in common, as the client says."""
+    priority: int = 0
+    """As vLLM counts: lower is earlier."""
+    problem: str = ""
+    """What is wrong with the body and where, if something is; the engine would refuse it too."""
     size: int = 0
     """Body bytes seen: a hint of the work when the tokens are not known."""

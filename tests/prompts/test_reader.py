@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from tokenizers import Tokenizer
@@ -124,10 +124,11 @@ async def test_odd_bodies_never_fail(reader, body, path):
     assert (request.id, request.size) == ("r1", len(body))
 
 
+@settings(deadline=None)
 @given(body=st.binary(max_size=200), path=st.text(max_size=30), content_type=st.text(max_size=20))
 async def test_nothing_that_a_client_sends_fails(reader, body, path, content_type):
     request = await read(reader, body, path, content_type)
-    assert len(request.prompt.tokens) == 0
+    assert request.prompt.source in (TokenSource.NONE, TokenSource.TEXT)
 
 
 async def test_other_content_types_are_routed_unread(reader):
@@ -135,12 +136,22 @@ async def test_other_content_types_are_routed_unread(reader):
     assert request.api is Api.UNKNOWN
 
 
-async def test_without_a_tokenizer_requests_are_understood_without_tokens():
+async def test_without_a_tokenizer_requests_are_understood():
     reader = PromptReader.from_settings(Settings(), CollectorRegistry())
     request = await read(reader, {"model": "m", "messages": [{"role": "user", "content": "x"}]})
     reader.close()
-    assert (request.model, request.prompt.source) == ("m", TokenSource.NONE)
+    assert (request.model, request.prompt.source) == ("m", TokenSource.TEXT)
     assert reader.status().without_tokens == {"no_tokenizer": 1}
+
+
+async def test_without_a_tokenizer_a_shared_beginning_is_a_shared_prefix_of_its_own_namespace():
+    reader = PromptReader.from_settings(Settings(), CollectorRegistry())
+    text = "All work and no play makes Jack a dull boy. " * 20
+    long, short = [await read(reader, {"prompt": text[:size], "model": "m"}, COMPLETIONS) for size in (800, 400)]
+    ids = await read(reader, {"prompt": [1, 2]}, COMPLETIONS)
+    reader.close()
+    assert long.prompt.tokens[:100].tolist() == short.prompt.tokens.tolist()
+    assert long.prompt.namespace == short.prompt.namespace != ids.prompt.namespace
 
 
 async def test_metrics_say_where_tokens_came_from(reader, registry):
@@ -148,7 +159,7 @@ async def test_metrics_say_where_tokens_came_from(reader, registry):
     labels = {"api": "completions", "source": "tokenizer"}
     assert registry.get_sample_value("epp_prompts_total", labels) >= 1
     await read(reader, b"{", COMPLETIONS)
-    assert registry.get_sample_value("epp_prompts_without_tokens_total", {"reason": "unreadable_body"}) >= 1
+    assert registry.get_sample_value("epp_prompts_without_tokens_total", {"reason": "bad_json"}) >= 1
 
 
 def test_a_wrong_tokenizer_directory_names_the_setting(tmp_path, model_directory):

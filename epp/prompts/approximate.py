@@ -1,0 +1,37 @@
+"""Prefixes compared as text, where a prompt's token ids are not known.
+
+Four bytes of UTF-8 stand for one token: about as long as real ones, equal for equal text, and a shared prefix of text
+is a shared prefix of these. They live in namespaces of their own and so never match a worker's KV blocks.
+"""
+
+import numpy as np
+
+from epp.prompts.asked import AnyPrompt, ChatPrompt, Message, TextPrompt
+from epp.prompts.prompt import EMPTY_TOKENS, TokenIds
+
+BYTES_PER_TOKEN = 4
+
+
+def text_namespace(namespace: str) -> str:
+    """The namespace for text where tokens would be in `namespace`."""
+    return f"text {namespace}"
+
+
+def approximate_tokens(prompt: AnyPrompt) -> TokenIds:
+    """The prompt's text as stand-ins for token ids; without the last few bytes."""
+    if isinstance(prompt, TextPrompt):
+        text = prompt.text
+    elif isinstance(prompt, ChatPrompt):
+        text = "\n".join(_text(message) for message in prompt.messages)
+    else:
+        return EMPTY_TOKENS
+    data = text.encode("utf-8", "surrogatepass")
+    return np.frombuffer(data, dtype=np.uint32, count=len(data) // BYTES_PER_TOKEN)
+
+
+def _text(message: Message) -> str:
+    """A message's text; media count by what names them."""
+    content = message.content or ""
+    if not isinstance(content, str):
+        content = "\n".join(part if isinstance(part, str) else str(part.get("text", part)) for part in content)
+    return f"{message.role}\n{content}\n{message.tool_calls or ''}"

@@ -1,0 +1,101 @@
+"""A tokenizer of the Hugging Face `tokenizers` library, as a TextEncoder."""
+
+import json
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from epp.prompts.cuts import AddedToken
+from epp.prompts.prompt import TokenIds
+
+
+class HuggingFaceEncoder:
+    """Never truncates or pads, whatever the file says: engines do neither to a prompt.
+
+    Raises ValueError for a file that is no tokenizer.
+    """
+
+    def __init__(self, text: str) -> None:
+        try:
+            self._description: dict[str, Any] = json.loads(text)
+            tokenizer = Tokenizer.from_str(text)
+        except Exception as error:  # the library raises plain Exception
+            raise ValueError(f"not a tokenizer: {error}") from error
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self.before, self.after = _added_around(tokenizer)
+        """Ids that the tokenizer adds around a text when special tokens are asked for."""
+
+    def encode_all(self, texts: Sequence[str]) -> list[TokenIds]:
+        """The ids of each text, without special tokens around it. Releases the GIL while the library works.
+
+        Raises UnicodeEncodeError for lone surrogates.
+        """
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            "".join(texts).encode()
+            raise
+        return [np.frombuffer(array("I", encoding.ids), dtype=np.uint32) for encoding in encodings]
+
+    def vocabulary(self) -> Iterable[bytes]:
+        """The text of every entry; bytes of byte-level tokenizers are translated back."""
+        byte_level = '"ByteLevel"' in json.dumps([self._description.get(key) for key in ("pre_tokenizer", "decoder")])
+        table = _byte_of_character() if byte_level else {}
+        for entry in self._tokenizer.get_vocab(with_added_tokens=False):
+            if byte_level:
+                yield entry.translate(table).encode("latin-1", "replace")
+            else:
+                yield entry.replace("▁", " ").encode()
+
+    @cached_property
+    def added_tokens(self) -> list[AddedToken]:
+        """The added tokens that the file lists."""
+        return [_added_token(token) for token in self._description.get("added_tokens") or ()]
+
+    @cached_property
+    def patterns(self) -> list[str]:
+        """Every regular expression of the normaliser and the pre-tokenizer."""
+        parts = [self._description.get(key) for key in ("normalizer", "pre_tokenizer")]
+        return [*_values_of("Regex", parts)]
+
+
+def _added_token(token: dict[str, Any]) -> AddedToken:
+    looks = any(token.get(flag) for flag in ("normalized", "lstrip", "rstrip", "single_word"))
+    return AddedToken(content=str(token.get("content", "")), plain=not looks)
+
+
+def _values_of(key: str, value: Any) -> Iterator[str]:
+    """Every string under `key` anywhere in `value`."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name == key and isinstance(item, str):
+                yield item
+            else:
+                yield from _values_of(key, item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _values_of(key, item)
+
+
+def _byte_of_character() -> dict[int, int]:
+    """The byte for each character that byte-level tokenizers write for it (GPT-2's table)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {**{byte: byte for byte in printable}, **{256 + i: byte for i, byte in enumerate(others)}}
+
+
+def _added_around(tokenizer: Tokenizer) -> tuple[TokenIds, TokenIds]:
+    """The ids that the tokenizer puts before and after a text."""
+    plain = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a", add_special_tokens=True).ids
+    for start in range(len(whole) - len(plain) + 1):
+        end = start + len(plain)
+        if whole[start:end] == plain:
+            return np.array(whole[:start], dtype=np.uint32), np.array(whole[end:], dtype=np.uint32)
+    raise ValueError("it adds special tokens inside a text")
