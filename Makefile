@@ -7,9 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/
 ARGS ?=
 
-.PHONY: help setup envoy demo test check format protos settings-doc lock clean
-=======
-.PHONY: help setup envoy kubeserver test check format protos settings-doc lock clean
+.PHONY: help setup envoy demo kubeserver test check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
