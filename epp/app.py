@@ -22,8 +22,11 @@ from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.extproc.transport.grpcio import GrpcTransport
 from epp.extproc.transport.health import HealthServer
+from epp.kvcache.keys import PrefixKeys
+from epp.kvcache.knowledge import KvKnowledge
+from epp.kvcache.metrics import KvMetrics
+from epp.kvcache.naive_index import NaiveIndex
 from epp.kvcache.nothing import NothingKnown
-from epp.kvcache.prefix_index import PrefixIndex
 from epp.prompts.reader import PromptReader
 from epp.scheduling.estimates import Estimates
 from epp.scheduling.fidelity import Fidelity
@@ -66,10 +69,13 @@ class App:
         self._ready = False
         self.registry = CollectorRegistry()
         self.pool = Pool()
-        self.index = _index(settings)
+        self.knowledge = _knowledge(settings, self.pool, self.registry)
         self.reader = PromptReader.from_settings(settings, self.registry)
         self.scheduler = Scheduler(
-            pool=self.pool, index=self.index, policy=policy_from(settings), fallbacks=settings.fallbacks
+            pool=self.pool,
+            index=self.knowledge.index if self.knowledge else NothingKnown(),
+            policy=policy_from(settings),
+            fallbacks=settings.fallbacks,
         )
         self.fidelity = Fidelity(self.pool, self.registry)
         self.servicer = Servicer(
@@ -107,6 +113,7 @@ class App:
             pool=pool_status(self.pool),
             exchanges=self.servicer.status(),
             prompts=self.reader.status(),
+            kv=self.knowledge.status() if self.knowledge else None,
             fidelity=self.fidelity.status(),
             settings=_in_force(self._settings),
         )
@@ -117,6 +124,9 @@ class App:
         parts.callback(self.reader.close)
         metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port)
         admin = AdminServer(self.status, host=settings.admin_host, port=settings.admin_port)
+        if self.knowledge is not None:
+            await self.knowledge.start()
+            parts.push_async_callback(self.knowledge.stop)
         try:
             await self.discovery.start()
         except NoClusterError as error:
@@ -179,8 +189,13 @@ def _stop_signals() -> asyncio.Event:
     return stop
 
 
-def _index(_settings: Settings) -> PrefixIndex:
-    return NothingKnown()
+def _knowledge(settings: Settings, pool: Pool, registry: CollectorRegistry) -> KvKnowledge | None:
+    """What follows the engines' KV events; None where the settings say not to."""
+    if not settings.kv_events:
+        return None
+    knowledge = KvKnowledge(pool=pool, index=NaiveIndex(PrefixKeys()))
+    KvMetrics(knowledge, registry)
+    return knowledge
 
 
 def _in_force(settings: Settings) -> dict[str, str]:

@@ -8,6 +8,7 @@ import msgspec
 from epp.endpoints.discovery import DiscoveryStatus
 from epp.endpoints.status import PoolStatus
 from epp.extproc.servicer import ExchangeStatus
+from epp.kvcache.status import KvStatus
 from epp.prompts.reader import PromptsStatus
 from epp.scheduling.fidelity import FidelityStatus
 
@@ -34,6 +35,8 @@ class Status:
     prompts: PromptsStatus
     settings: Mapping[str, str]
     """Settings in force, by environment variable."""
+    kv: KvStatus | None = None
+    """None: EPP_KV_EVENTS is off."""
     fidelity: FidelityStatus = field(default_factory=FidelityStatus)
 
 

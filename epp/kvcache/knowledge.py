@@ -57,7 +57,7 @@ class KvKnowledge:
 
     def status(self) -> KvStatus:
         """The section of `/status`."""
-        ranks = tuple(followed.status() for followed in self._followed.values())
+        ranks = tuple(followed.status() for followed in list(self._followed.values()))
         skipped: Counter[str] = Counter()
         for rank in ranks:
             skipped.update(rank.skipped)
