@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_settings(commands)
     _add_simulate(commands)
+    _add_conformance(commands)
     return parser
 
 
@@ -122,6 +123,20 @@ def _simulate_compare(arguments: argparse.Namespace) -> int:
     from epp.simulate.trace.command import compare
 
     return compare(arguments)
+
+
+def _add_conformance(commands: Commands) -> None:
+    from epp.conformance import arguments as conformance
+
+    parser = command(commands, "conformance", "check any endpoint picker over the wire", conformance.EXAMPLE)
+    conformance.add_arguments(parser)
+    parser.set_defaults(run=_conformance)
+
+
+def _conformance(arguments: argparse.Namespace) -> int:
+    from epp.conformance.command import run
+
+    return run(arguments)
 
 
 if __name__ == "__main__":

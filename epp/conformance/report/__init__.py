@@ -1,0 +1,1 @@
+"""Results for people (a table) and for machines (CTRF, JUnit)."""
