@@ -24,7 +24,7 @@ def registry():
 
 @pytest.fixture(scope="module")
 def reader(model_directory, registry):
-    reader = PromptReader.from_settings(Settings(tokenizer_path=model_directory), registry)
+    reader = PromptReader.from_settings(Settings(tokenizer_path=model_directory, tokenize_budget_ms=60_000), registry)
     yield reader
     reader.close()
 
