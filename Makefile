@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/
 ARGS ?=
 
-.PHONY: help setup envoy demo kubeserver test check format protos settings-doc lock clean
+.PHONY: help setup envoy demo bench kubeserver test check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -30,6 +30,9 @@ envoy: .tools/envoy/.installed ## install the real Envoy, apart from the project
 
 demo: setup envoy ## run the whole chain on this machine, three policies side by side (KEEP=1: keep it running)
 	$(RUN)python -m epp.simulate.demo.command $(if $(KEEP),--keep) $(ARGS)
+
+bench: setup envoy ## run the benchmarks: JSON lines on stdout, a table on stderr (ONLY=name)
+	@$(RUN)python -m benchmarks $(ONLY)
 
 kubeserver: ## build the tests' Kubernetes API server, minutes the first time, in the background
 	@mkdir -p .tools

@@ -67,7 +67,7 @@ def running_workers(arguments: Mapping[str, Sequence[str]], folder: Path) -> Ite
             started.append((name, process, log))
         workers = []
         for name, process, log in started:
-            ports = json.loads(_await_line(process, log, '"port": '))
+            ports = json.loads(await_line(process, log, '"port": '))
             workers.append(Worker(name=name, process=process, **ports))
         yield workers
 
@@ -85,8 +85,8 @@ def running_picker(settings: Mapping[str, str], folder: Path, *, stop_seconds: f
     environ = {**inherited, **ports, f"{PREFIX}HOST": "127.0.0.1", **settings}
     process = start_child([*_EPP, "serve"], log=log, environ=environ)
     try:
-        listening = json.loads(_await_line(process, log, '"event": "listening"'))
-        _await_line(process, log, '"event": "ready"')
+        listening = json.loads(await_line(process, log, '"event": "listening"'))
+        await_line(process, log, '"event": "ready"')
         yield Picker(
             port=listening["grpc_port"],
             admin_port=listening["admin_port"],
@@ -104,7 +104,11 @@ def write_endpoints(workers: Sequence[Worker], file: Path) -> None:
     file.write_text(json.dumps({"endpoints": [worker.entry() for worker in workers]}))
 
 
-def _await_line(process: subprocess.Popen[bytes], log: Path, text: str) -> str:
+def await_line(process: subprocess.Popen[bytes], log: Path, text: str) -> str:
+    """The first line of `log` that holds `text` and is a whole JSON object.
+
+    Raises ProcessError when the process ends, or says nothing for a minute.
+    """
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         ended = process.poll() is not None

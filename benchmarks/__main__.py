@@ -1,0 +1,70 @@
+"""`make bench`: run all benchmarks, or the modules and rows named; JSON lines on stdout, a table on stderr."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+BENCHMARKS = {
+    "exchange": (
+        "added_latency_1kb",
+        "added_latency_100kb",
+        "cpu_exchange_1kb_duplex",
+        "cpu_exchange_1kb_none",
+        "cpu_exchange_220kb_duplex",
+        "cpu_exchange_220kb_none",
+        "cpu_chunk",
+    ),
+    "tokens": ("tokens_turn30", "tokens_cold", "tokens_100kb_warm", "tokens_loop_stall", "tokens_cache_bytes"),
+    "ttft": ("ttft_conversation_1x", "ttft_conversation_1_8x", "ttft_synthetic_1x", "ttft_synthetic_2x"),
+}
+"""Module in this folder -> the rows that it prints; a module gets the wanted rows as arguments."""
+
+
+def main(only: Sequence[str]) -> int:
+    """Run what is wanted; 0 when every benchmark ran, 1 when one failed, 2 for an unknown name."""
+    unknown = [name for name in only if not any(_wanted(module, [name]) for module in BENCHMARKS)]
+    if unknown:
+        rows = ", ".join(row for module in BENCHMARKS.values() for row in module)
+        print(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}: {rows}", file=sys.stderr)
+        return 2
+    table = Table("name", "value", "unit", "baseline", "ratio")
+    failed = False
+    for module in BENCHMARKS:
+        wanted = _wanted(module, only)
+        if wanted:
+            failed |= not _run(module, wanted, table)
+    Console(stderr=True).print(table)
+    return int(failed)
+
+
+def _wanted(module: str, only: Sequence[str]) -> list[str]:
+    rows = BENCHMARKS[module]
+    if not only or module in only:
+        return list(rows)
+    return [row for row in rows if row in only]
+
+
+def _run(module: str, rows: Sequence[str], table: Table) -> bool:
+    begin = time.monotonic()
+    command = [sys.executable, "-m", f"benchmarks.{module}", *rows]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            result = json.loads(line)
+            if result["name"] not in rows:
+                continue
+            print(line, end="", flush=True)
+            table.add_row(*("" if result[key] is None else str(result[key]) for key in _COLUMNS))
+    print(f"{module}: {time.monotonic() - begin:.0f} s, status {process.returncode}", file=sys.stderr)
+    return process.returncode == 0
+
+
+_COLUMNS = ("name", "value", "unit", "baseline", "ratio")
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,46 @@
+"""A worker that streams as many chunks as the path says (`/20`), each in a segment of its own."""
+
+import asyncio
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+EVENT = (
+    b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1796064223,"model":"m",'
+    b'"choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n'
+)
+PAUSE_SECONDS = 0.003
+
+
+async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Serve one connection until the other side closes it."""
+    piece = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
+    try:
+        while head := (await reader.readuntil(b"\r\n\r\n")).lower():
+            if b"transfer-encoding: chunked" in head:
+                await _skip_chunked(reader)
+            else:
+                length = head.partition(b"content-length:")[2].split(b"\r\n", 1)[0]
+                await reader.readexactly(int(length or 0))
+            writer.write(HEAD)
+            for _ in range(int(head.split(b" ", 2)[1].removeprefix(b"/"))):
+                writer.write(piece)
+                await asyncio.sleep(PAUSE_SECONDS)
+            writer.write(b"0\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+
+async def _skip_chunked(reader: asyncio.StreamReader) -> None:
+    while size := int(await reader.readline(), 16):
+        await reader.readexactly(size + 2)
+    await reader.readline()
+
+
+async def main() -> None:
+    """Serve until ended; prints the port."""
+    server = await asyncio.start_server(connection, "127.0.0.1", 0)
+    print(f'{{"port": {server.sockets[0].getsockname()[1]}}}', flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
