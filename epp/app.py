@@ -16,6 +16,8 @@ from epp.admin.server import AdminServer
 from epp.admin.status import ProcessStatus, Status
 from epp.endpoints.discovery import Discovery
 from epp.endpoints.kubernetes.client import NoClusterError
+from epp.endpoints.metrics import EngineMetrics
+from epp.endpoints.metrics_scraper import MetricsScraper, ScrapeRules
 from epp.endpoints.pool import Pool
 from epp.endpoints.status import pool_status
 from epp.extproc.rules import ExchangeRules
@@ -71,12 +73,15 @@ class App:
         self.pool = Pool()
         self.knowledge = _knowledge(settings, self.pool, self.registry)
         self.reader = PromptReader.from_settings(settings, self.registry)
+        self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
         self.scheduler = Scheduler(
             pool=self.pool,
             index=self.knowledge.index if self.knowledge else NothingKnown(),
             policy=policy_from(settings),
+            metrics=self.engine_metrics,
             fallbacks=settings.fallbacks,
         )
+        self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.fidelity = Fidelity(self.pool, self.registry)
         self.servicer = Servicer(
             reader=self.reader,
@@ -111,6 +116,7 @@ class App:
             ),
             discovery=self.discovery.status(),
             pool=pool_status(self.pool),
+            engine_metrics=self.scraper.status(),
             exchanges=self.servicer.status(),
             prompts=self.reader.status(),
             kv=self.knowledge.status() if self.knowledge else None,
@@ -132,6 +138,9 @@ class App:
         except NoClusterError as error:
             raise CouldNotStartError(str(error)) from None
         parts.push_async_callback(self.discovery.stop)
+        if settings.engine_metrics:
+            await self.scraper.start()
+            parts.push_async_callback(self.scraper.stop)
         await _listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
         await _listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)
         health_port = await _listen("EPP_HEALTH_PORT", self.health.start(), self.health.stop, parts)

@@ -212,6 +212,25 @@ class KvCacheSettings(BaseModel):
     )
 
 
+class EngineMetricsSettings(BaseModel):
+    """How the engines' own metrics are read."""
+
+    engine_metrics: bool = _setting(True, "Whether to read the engines' metrics pages.")
+    metrics_least_seconds: float = _setting(
+        0.2, "Shortest time between two readings of one endpoint's metrics.", ge=0.05, le=60
+    )
+    metrics_most_seconds: float = _setting(
+        1.8, "Longest time between two readings of one endpoint's metrics, if the budget allows.", ge=0.05, le=60
+    )
+    metrics_timeout_seconds: float = _setting(1.0, "Time that an engine has to answer with its metrics.", gt=0, le=30)
+    metrics_stale_seconds: float = _setting(
+        6.0, "Age at which metrics neither help nor harm an endpoint any more.", gt=0, le=3600
+    )
+    metrics_cpu_budget: float = _setting(
+        0.03, "Share of a core that reading metrics may cost; beyond it they are read less often.", gt=0, le=1
+    )
+
+
 class SchedulingSettings(BaseModel):
     """How an endpoint is picked."""
 
@@ -250,6 +269,7 @@ class LifeSettings(BaseModel):
 class Settings(
     LifeSettings,
     SchedulingSettings,
+    EngineMetricsSettings,
     KvCacheSettings,
     PromptsSettings,
     CarrierSettings,
@@ -270,6 +290,7 @@ SECTIONS: tuple[type[BaseModel], ...] = (
     PromptsSettings,
     KvCacheSettings,
     SchedulingSettings,
+    EngineMetricsSettings,
     LifeSettings,
 )
 """The sections in the order of the documentation."""

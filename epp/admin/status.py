@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from epp.endpoints.discovery import DiscoveryStatus
+from epp.endpoints.metrics import MetricsStatus
 from epp.endpoints.status import PoolStatus
 from epp.extproc.servicer import ExchangeStatus
 from epp.kvcache.status import KvStatus
@@ -37,6 +38,7 @@ class Status:
     """Settings in force, by environment variable."""
     kv: KvStatus | None = None
     """None: EPP_KV_EVENTS is off."""
+    engine_metrics: MetricsStatus = field(default_factory=MetricsStatus)
     fidelity: FidelityStatus = field(default_factory=FidelityStatus)
 
 

@@ -35,6 +35,11 @@ class Candidates:
     """Predicted time until the prefill promised to the endpoint is done."""
     work_seconds: NDArray[np.float64]
     """Predicted time of this request's own prefill there."""
+    queued: NDArray[np.float64]
+    """Requests that wait at the engine, as it says itself; NaN where nothing fresh is known, here and below."""
+    running: NDArray[np.float64]
+    kv_used: NDArray[np.float64]
+    """Share of the engine's KV blocks in use, 0..1."""
     prompt_tokens: int
     """Length of the prompt; an estimate from the body's size where the tokens are not known."""
     now: float

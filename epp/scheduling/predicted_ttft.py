@@ -18,6 +18,9 @@ _EXPLORE_SECONDS = 1.0
 _EXPLORE_EVERY = 60.0
 """Seconds without a pick after which an endpoint is worth exploring."""
 
+_FULL = 0.9
+"""KV use above which an endpoint loses."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
@@ -58,6 +61,7 @@ class PredictedTtft:
         prices = self._prices
         costs = candidates.wait_seconds + (1.0 + self._price(len(candidates))) * candidates.work_seconds
         costs += prices.in_flight * candidates.in_flight + (prices.context / 1000.0) * candidates.decode_tokens
+        costs += _headroom_seconds(candidates)
         best, reason = self._best(costs, candidates), "least predicted time to first token"
         if self._draw.random() < prices.exploration:
             best, reason = self._explore(costs, candidates, best, reason)
@@ -100,3 +104,12 @@ class PredictedTtft:
         if missing > 0:
             self._picked = np.append(self._picked, np.full(missing, candidates.now))
         return self._picked[candidates.columns]
+
+
+def _headroom_seconds(candidates: Candidates) -> NDArray[np.float64] | float:
+    """Without free KV blocks an engine preempts requests and computes them again: a whole prompt is at stake."""
+    full = candidates.kv_used > _FULL
+    if not full.any():
+        return 0.0
+    share = np.where(full, np.minimum((candidates.kv_used - _FULL) / (1.0 - _FULL), 1.0), 0.0)
+    return np.asarray(share * (1.0 + float(candidates.work_seconds.max())))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.metrics import EngineMetrics, EngineView
 from epp.endpoints.pool import Pool, PoolSnapshot
 from epp.kvcache.prefix_index import PrefixIndex
 from epp.prompts.prompt import Request
@@ -18,6 +19,9 @@ from epp.scheduling.rates import Rates
 
 _BYTES_PER_TOKEN = 4
 """Of a body whose tokens are not known: what most tokenizers make of English and JSON."""
+
+
+_SMOOTHING = 0.05
 
 
 class NoEndpointError(Exception):
@@ -53,13 +57,22 @@ class Scheduler:
     """Chooses among the pool's endpoints with one policy, and keeps the load and rates that the choice needs."""
 
     def __init__(
-        self, *, pool: Pool, index: PrefixIndex, policy: Policy, clock: Clock = time.monotonic, fallbacks: int = 0
+        self,
+        *,
+        pool: Pool,
+        index: PrefixIndex,
+        policy: Policy,
+        metrics: EngineMetrics | None = None,
+        clock: Clock = time.monotonic,
+        fallbacks: int = 0,
     ) -> None:
         self._pool = pool
         self._index = index
         self._policy = policy
+        self._metrics = metrics or EngineMetrics(0.0)
         self._clock = clock
         self._fallbacks = fallbacks
+        self._usual_prefill = 0.0
         self.rates = Rates()
         self.load = Load(clock, self.rates.observe)
         snapshot = pool.snapshot()
@@ -67,6 +80,7 @@ class Scheduler:
             self._join(column, endpoint)
         pool.on_join(self._join)
         pool.on_leave(self.load.leave)
+        pool.on_leave(self._metrics.leave)
 
     def pick(
         self,
@@ -95,6 +109,7 @@ class Scheduler:
         choice = self._policy.pick(request, candidates)
         work = _work(request, candidates, choice.best, shown=shown)
         reservation = self.load.reserve(int(candidates.columns[choice.best]), work)
+        self._usual_prefill += _SMOOTHING * (work.prefill_seconds - self._usual_prefill)
         return Pick(self._decision(candidates, choice), reservation)
 
     def move(self, pick: Pick, request: Request, served: HostPort) -> None:
@@ -107,6 +122,7 @@ class Scheduler:
             pick.reservation.move(int(candidates.columns[0]), work)
 
     def _join(self, column: int, endpoint: Endpoint) -> None:
+        self._metrics.join(column, endpoint)
         self.rates.join(column, endpoint)
         self.load.join(column, endpoint)
 
@@ -120,6 +136,7 @@ class Scheduler:
             columns = snapshot.columns[np.array(positions)]
         now, prompt_tokens = self._clock(), _prompt_tokens(request)
         self.load.advance(now)
+        engines = self._metrics.view(columns, now)
         cached = _take(self._index.match(request.prompt).cached_tokens, columns)
         return Candidates(
             endpoints=endpoints,
@@ -128,12 +145,22 @@ class Scheduler:
             in_flight=self.load.in_flight[columns],
             prefill_tokens=self.load.prefill_tokens[columns],
             decode_tokens=self.load.decode_tokens[columns],
-            wait_seconds=self.load.wait_seconds(columns, now),
+            wait_seconds=self.load.wait_seconds(columns, now) + self._foreign_seconds(columns, engines),
             work_seconds=self.rates.seconds(columns, prompt_tokens - cached, prompt_tokens),
+            queued=engines.queued,
+            running=engines.running,
+            kv_used=engines.kv_used,
             prompt_tokens=prompt_tokens,
             header=header,
             now=now,
         )
+
+    def _foreign_seconds(self, columns: NDArray[np.intp], engines: EngineView) -> NDArray[np.float64] | float:
+        """Wait for what others sent to the engines: requests that queue there beyond those that we sent."""
+        if not (engines.queued > 0.0).any():
+            return 0.0
+        foreign = engines.queued + np.nan_to_num(engines.running) - self.load.in_flight[columns]
+        return np.nan_to_num(np.clip(foreign, 0.0, engines.queued)) * self._usual_prefill
 
     def _decision(self, candidates: Candidates, choice: Choice) -> Decision:
         endpoint = candidates.endpoints[choice.best]
