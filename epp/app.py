@@ -23,7 +23,7 @@ from epp.endpoints.status import pool_status
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.extproc.transport.grpcio import GrpcTransport
-from epp.extproc.transport.health import HealthServer
+from epp.extproc.transport.health import Health, HealthServer
 from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
@@ -90,8 +90,15 @@ class App:
             observers=(self.fidelity, Estimates(self.scheduler.load, self.registry)),
             registry=self.registry,
         )
-        self.transport = GrpcTransport(self.servicer.serve, host=settings.host, port=settings.grpc_port)
-        self.health = HealthServer(host=settings.host, port=settings.health_port)
+        self.health = Health()
+        self.transport = GrpcTransport(
+            self.servicer.serve,
+            host=settings.host,
+            port=settings.grpc_port,
+            settings=settings,
+            max_body_bytes=settings.max_body_bytes,
+            health=self.health,
+        )
         self.discovery = Discovery(settings, self.pool, self.registry)
 
     async def run(self) -> None:
@@ -143,12 +150,14 @@ class App:
             parts.push_async_callback(self.scraper.stop)
         await _listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
         await _listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)
-        health_port = await _listen("EPP_HEALTH_PORT", self.health.start(), self.health.stop, parts)
+        health = HealthServer(self.health, host=settings.host, port=settings.health_port)
+        health_port = await _listen("EPP_HEALTH_PORT", health.start(), health.stop, parts)
         grpc_port = await _listen("EPP_GRPC_PORT", self.transport.start(), self.transport.stop, parts)
         # Port 0 takes a free one: this line is how a parent process learns which.
         _log.info(
             "listening",
             grpc_port=grpc_port,
+            tls=settings.secure_serving,
             health_port=health_port,
             metrics_port=metrics.port,
             admin_port=admin.port,

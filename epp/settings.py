@@ -167,7 +167,9 @@ class CarrierSettings(BaseModel):
     """The gRPC server that gateways call."""
 
     secure_serving: bool = _setting(
-        False, "TLS on the ext_proc port; without a certificate of its own, self-signed.", names=("DYN_SECURE_SERVING",)
+        True,
+        "TLS on the ext_proc port, as most gateways expect; without EPP_TLS_CERT_FILE the certificate is self-signed.",
+        names=("DYN_SECURE_SERVING",),
     )
     tls_cert_file: Path | None = _setting(None, "PEM certificate chain of the ext_proc port; read again when changed.")
     tls_key_file: Path | None = _setting(None, "PEM private key of EPP_TLS_CERT_FILE.")

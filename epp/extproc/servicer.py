@@ -124,7 +124,7 @@ class Servicer:
     async def _receive(self, stream: Stream, exchange: Exchange) -> None:
         """Take messages until there is enough to pick by, or the exchange ends without a pick."""
         while not (exchange.wants_pick or exchange.ended):
-            await self._next(stream, exchange)
+            await _send(stream, await _take(stream, exchange))
 
     def _refused_at_the_door(self, exchange: Exchange, visit: _Visit) -> bool:
         """Whether a bound of ours forbids the request."""
@@ -193,26 +193,18 @@ class Servicer:
             self._metrics.refused(refusal.reason)
             _log.debug("refused", reason=refusal.reason, status=refusal.status, request_id=visit.request.id)
             answers = exchange.refuse(refusal)
-        for answer in answers:
-            await stream.write(answer)
+        await _send(stream, answers)
 
     async def _watch(self, stream: Stream, exchange: Exchange, visit: _Visit) -> None:
         """Pass on the rest of the request and the response, and keep the reservation true."""
         while not exchange.ended:
             served = exchange.response.served
-            await self._next(stream, exchange)
+            answers = await _take(stream, exchange)
             if visit.pick is not None and exchange.response.begun:
                 if exchange.response.served != served:
                     self._move(visit.pick, visit.request, plain_host(exchange.response.served))
                 self._note_progress(exchange, visit, visit.pick)
-
-    async def _next(self, stream: Stream, exchange: Exchange) -> None:
-        message = await stream.read()
-        if message is None:
-            exchange.half_close()
-            return
-        for answer in exchange.receive(message):
-            await stream.write(answer)
+            await _send(stream, answers)
 
     def _move(self, pick: Pick, request: Request, served: str) -> None:
         """The gateway says who answers; where that is not the pick, the load goes where the work is."""
@@ -281,6 +273,20 @@ class Servicer:
     def _leave(self) -> None:
         self._open -= 1
         self._metrics.open.set(self._open)
+
+
+async def _take(stream: Stream, exchange: Exchange) -> list[bytes]:
+    """The gateway's next message, and the answers to it."""
+    message = await stream.read()
+    if message is None:
+        exchange.half_close()
+        return []
+    return exchange.receive(message)
+
+
+async def _send(stream: Stream, answers: list[bytes]) -> None:
+    for answer in answers:
+        await stream.write(answer)
 
 
 def _body_size(exchange: Exchange) -> int:

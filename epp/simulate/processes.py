@@ -82,7 +82,8 @@ def running_picker(settings: Mapping[str, str], folder: Path, *, stop_seconds: f
     log.unlink(missing_ok=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     ports = {f"{PREFIX}{name}_PORT": "0" for name in ("GRPC", "HEALTH", "METRICS", "ADMIN")}
-    environ = {**inherited, **ports, f"{PREFIX}HOST": "127.0.0.1", **settings}
+    plain = {f"{PREFIX}HOST": "127.0.0.1", f"{PREFIX}SECURE_SERVING": "false"}
+    environ = {**inherited, **ports, **plain, **settings}
     process = start_child([*_EPP, "serve"], log=log, environ=environ)
     try:
         listening = json.loads(await_line(process, log, '"event": "listening"'))

@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator
 import grpc
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from epp.extproc.transport.grpcio import SERVICE, GrpcTransport
-from epp.extproc.transport.health import HealthServer
+from epp.extproc.transport.grpcio import GrpcTransport
 from epp.scheduling.outcome import Ending
 
 from .grpc_gateway import METHOD, Gateway, served, settled
@@ -143,20 +141,3 @@ async def test_drain_lets_a_running_stream_finish_and_takes_no_new_one(
     late = channel.stream_stream(METHOD)(iter([request_headers(end=True)]))
     with pytest.raises(grpc.aio.AioRpcError):
         await late.read()
-
-
-async def test_health_names_follow_readiness_and_liveness_does_not() -> None:
-    health = HealthServer(host="127.0.0.1", port=0)
-    port = await health.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        names = ("liveness", "readiness", SERVICE, "inference-extension", "")
-
-        async def serving() -> list[bool]:
-            checks = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in names]
-            return [check.status == health_pb2.HealthCheckResponse.SERVING for check in checks]
-
-        assert await serving() == [True, False, False, False, False]
-        await health.set_ready(True)
-        assert await serving() == [True, True, True, True, True]
-    await health.stop()

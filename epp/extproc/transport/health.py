@@ -1,39 +1,59 @@
-"""gRPC health on its own port, in plain text: kubelet probes speak no TLS."""
+"""gRPC health: on its own port in plain text, since kubelet probes speak no TLS, and on the ext_proc port."""
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
-from epp.extproc.transport.grpcio import SERVICE
-
 LIVENESS = "liveness"
-READY_NAMES = ("", "readiness", SERVICE, "inference-extension")
-"""Names that say whether requests may be sent: the protocol's (P14), and those that probes in the field use."""
+READY_NAMES = ("", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension")
+"""Names that say whether requests may be sent: the protocol's (rule P14), and those that probes in the field use."""
+
+_Status = health_pb2.HealthCheckResponse
+
+
+class _Servicer(health_aio.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
+    """Check and Watch from grpc_health, with the List that it lacks."""
+
+    async def List(self, _request: object, _context: object) -> object:  # noqa: N802 - the method's name on the wire
+        """The status of every name."""
+        statuses = {name: _Status(status=status) for name, status in self._server_status.items()}
+        return health_pb2.HealthListResponse(statuses=statuses)
+
+
+class Health:
+    """What health checks are told: alive from the start, ready when told so."""
+
+    def __init__(self) -> None:
+        self._servicer = _Servicer()
+        self._servicer._server_status.update(
+            {LIVENESS: _Status.SERVING, **dict.fromkeys(READY_NAMES, _Status.NOT_SERVING)}
+        )
+
+    async def set_ready(self, ready: bool) -> None:
+        """Whether gateways should send requests here."""
+        for name in READY_NAMES:
+            await self._servicer.set(name, _Status.SERVING if ready else _Status.NOT_SERVING)
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Answer Check, Watch and List on `server` too."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
 
 class HealthServer:
-    """Answers Check and Watch; alive from the start, ready when told so."""
+    """The health port."""
 
-    def __init__(self, *, host: str, port: int) -> None:
+    def __init__(self, health: Health, *, host: str, port: int) -> None:
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._servicer = health_aio.HealthServicer()
+        self._health = health
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
-        """Listen, not yet ready; returns the port. Raises RuntimeError when the port cannot be bound."""
-        await self._servicer.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
-        await self.set_ready(False)
+        """Listen; returns the port. Raises RuntimeError when the port cannot be bound."""
         self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
+        self._health.add_to(self._server)
         port = self._server.add_insecure_port(self._address)
         await self._server.start()
         return port
-
-    async def set_ready(self, ready: bool) -> None:
-        """Whether the gateway should send requests here."""
-        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-        for name in READY_NAMES:
-            await self._servicer.set(name, status)
 
     async def stop(self) -> None:
         """Stop answering."""
