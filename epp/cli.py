@@ -1,11 +1,13 @@
 """The commands; nothing else."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from epp import __version__
+from epp.serve_flags import add_flags, with_flags
 from epp.settings import SettingsError
 
 EXIT_CODES = """exit codes:
@@ -64,14 +66,15 @@ def _add_serve(commands: Commands) -> None:
         "  (SIGTERM drains: not ready, let running streams finish, exit 0)"
     )
     parser = command(commands, "serve", "answer the Gateway's ext_proc calls; configured by EPP_* variables", example)
+    add_flags(parser)
     parser.set_defaults(run=_serve)
 
 
-def _serve(_arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace) -> int:
     from epp.app import serve
     from epp.settings import load_settings
 
-    return serve(load_settings())
+    return serve(load_settings(with_flags(arguments, os.environ)))
 
 
 def _add_settings(commands: Commands) -> None:
