@@ -5,6 +5,7 @@ with its name (vLLM before 0.24, SGLang before 0.5.20) or a map with the key `ty
 Whatever cannot be used is skipped alone and counted; it never costs the rest of its batch.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from epp.kvcache.events import Cleared, Event, Removed, Skip, Stored, Tier
 from epp.prompts.prompt import Media
 
 _MASK = (1 << 64) - 1
-_MAX_TOKEN = (1 << 32) - 1
 
 _STORED = (
     "block_hashes",
@@ -131,13 +131,12 @@ class BatchDecoder:
         tokens = fields["token_ids"]
         block_size = fields["block_size"]
         if not tokens:
-            return Stored(hashes, None, [], 0, tier)
+            return Stored(hashes, None, array("I"), 0, tier)
         if isinstance(tokens[0], list):
             tokens = [pair[0] for pair in tokens]  # with EAGLE each entry is (token, next token)
         if block_size < 1 or len(tokens) != block_size * len(hashes):
             _skip(Skip.SHAPE)
-        if min(tokens) < 0 or max(tokens) > _MAX_TOKEN:
-            _skip(Skip.MALFORMED)
+        tokens = array("I", tokens)  # raises for what is no token id
         self._check_block_size(block_size, len(hashes), tier)
         stored = Stored(hashes, None if parent is None else _hash(parent), tokens, block_size, tier)
         if stored.parent in hashes:

@@ -1,5 +1,6 @@
 """What engines say about their caches, in one form for all of them."""
 
+from array import array
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -54,7 +55,8 @@ class Stored:
 
     hashes: list[int]
     parent: int | None
-    tokens: list[int]
+    tokens: "array[int]"
+    """Token ids as 32-bit integers."""
     block_size: int
     tier: Tier = Tier.GPU
     adapter: str = ""

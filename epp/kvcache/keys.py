@@ -2,7 +2,9 @@
 
 import hashlib
 import secrets
+from array import array
 from functools import lru_cache
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,8 @@ Keys = NDArray[np.uint64]
 
 _MASK = (1 << 64) - 1
 _CHUNK = 16_384
+_FEW = 64
+"""Tokens up to which plain integers are quicker than NumPy's set-up."""
 
 
 class PrefixKeys:
@@ -59,6 +63,31 @@ class PrefixKeys:
         keys: Keys = np.vecdot(wide.reshape(shape), self._keys[position:end].reshape(shape)).cumsum()
         keys += self._key_sums[position + block_size : end + 1 : block_size]
         keys += np.uint64((parent - int(self._key_sums[position])) & _MASK)
+        return keys
+
+    def chain(
+        self, parent: int, position: int, tokens: "array[int]", block_size: int, media: tuple[Media, ...]
+    ) -> list[int]:
+        """As `extend`, for the tokens and media of an event; offsets of media count from the first token."""
+        if len(tokens) <= _FEW:
+            keys = self._few(parent, position, tokens, block_size)
+        else:
+            keys = self.extend(parent, position, np.frombuffer(tokens, dtype=np.uint32), block_size).tolist()
+        for item in media:
+            term = self.media_term(Media(item.id, position + item.offset))
+            first = item.offset // block_size
+            keys[first:] = [(key + term) & _MASK for key in keys[first:]]
+        return keys
+
+    def _few(self, key: int, position: int, tokens: "array[int]", block_size: int) -> list[int]:
+        if position + len(tokens) >= len(self._key_sums):
+            self._grow(position + len(tokens))
+        keys = []
+        for start in range(0, len(tokens), block_size):
+            first = position + start
+            secret = self._keys[first : first + block_size].tolist()
+            key = (key + sum(map(mul, tokens[start : start + block_size], secret)) + sum(secret)) & _MASK
+            keys.append(key)
         return keys
 
     def media_term(self, item: Media) -> int:

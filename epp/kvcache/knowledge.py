@@ -88,9 +88,7 @@ class KvKnowledge:
             self._unfollow(column)
 
     def _unfollow(self, column: int) -> None:
-        followed = self._followed.pop(column)
-        followed.stream.close()
-        followed.rank.close()
+        self._followed.pop(column).stream.close()
 
 
 class _Followed:

@@ -6,11 +6,9 @@ import numpy as np
 
 from epp.kvcache.events import Removed, Skip, Stored, Tier
 from epp.kvcache.keys import PrefixKeys
-from epp.kvcache.prefix_index import Match
+from epp.kvcache.prefix_index import FULL_CREDIT, Match, weigh
 from epp.prompts.namespace import namespace
-from epp.prompts.prompt import Media, Prompt
-
-FULL_CREDIT = (1.0, 1.0, 1.0, 1.0)
+from epp.prompts.prompt import Prompt
 
 
 @dataclass(slots=True)
@@ -58,8 +56,13 @@ class NaiveIndex:
         self._ranks[rank] = _Rank(self._ranks[rank].column)
 
     def blocks(self, rank: int) -> int:
-        """Number of different blocks that the rank holds."""
-        return len(self._ranks[rank].held)
+        """Entries of the rank: different blocks, counted once for each tier."""
+        held = self._ranks[rank].held.values()
+        return sum(any(block.copies[tier] for block in holders.values()) for holders in held for tier in Tier)
+
+    def sweep(self, steps: int) -> bool:  # noqa: ARG002 - the interface
+        """Nothing is left to take back."""
+        return False
 
     def store(self, rank: int, stored: Stored) -> Skip | None:
         """Add one copy of each block."""
@@ -75,12 +78,11 @@ class NaiveIndex:
             return Skip.ORPHAN
         if position + len(stored.tokens) > self._keys.max_tokens:
             return Skip.TOO_LONG
+        if position % stored.block_size:
+            return Skip.SHAPE
         state.block_sizes.add(stored.block_size)
-        keys = self._keys.extend(key, position, np.array(stored.tokens, dtype=np.uint32), stored.block_size)
-        for item in stored.media:
-            term = self._keys.media_term(Media(item.id, position + item.offset))
-            keys[item.offset // stored.block_size :] += np.uint64(term)
-        for hash_, block_key in zip(stored.hashes, keys.tolist(), strict=True):
+        keys = self._keys.chain(key, position, stored.tokens, stored.block_size, stored.media)
+        for hash_, block_key in zip(stored.hashes, keys, strict=True):
             position += stored.block_size
             self._add(state, hash_, block_key, position, stored.tier)
         return None
@@ -106,14 +108,14 @@ class NaiveIndex:
 
     def _leading(self, state: _Rank, prompt: Prompt, block_size: int) -> int:
         usable = prompt.tokens[: max(len(prompt.tokens) - 1, 0)]
-        tokens = 0.0
+        hits = [0] * len(Tier)
         for key in self._keys.of_prompt(usable, prompt.namespace, block_size, prompt.media).tolist():
             holders = state.held.get(key)
             if not holders:
                 break
             best = min(tier for block in holders.values() for tier in Tier if block.copies[tier])
-            tokens += block_size * self._credits[best]
-        return int(tokens)
+            hits[best] += 1
+        return weigh(hits, self._credits, block_size)
 
     def _store_known(self, state: _Rank, stored: Stored) -> Skip | None:
         known = [state.blocks[hash_] for hash_ in stored.hashes if hash_ in state.blocks]

@@ -1,5 +1,6 @@
 """The narrow interface of the KV-block index: who holds how much of a prompt's beginning."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,6 +9,14 @@ from numpy.typing import NDArray
 
 from epp.kvcache.events import Removed, Skip, Stored
 from epp.prompts.prompt import Prompt
+
+FULL_CREDIT = (1.0, 1.0, 1.0, 1.0)
+"""Share of a token's work that a hit in each tier saves: every tier as good as the GPU."""
+
+
+def weigh(blocks: Sequence[int], credits_: Sequence[float], block_size: int) -> int:
+    """Tokens that hits are worth, by their number in each tier."""
+    return int(block_size * sum(count * credit for count, credit in zip(blocks, credits_, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +53,7 @@ class BlockIndex(PrefixIndex, Protocol):
         """The rank holds one copy less of each block that it is known to hold."""
 
     def blocks(self, rank: int) -> int:
-        """Number of different blocks that the rank holds."""
+        """Entries of the rank: different blocks, counted once for each tier."""
+
+    def sweep(self, steps: int) -> bool:
+        """Take back memory of cleared ranks, `steps` entries at most; False when none is left."""

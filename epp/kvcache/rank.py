@@ -12,6 +12,9 @@ from epp.prompts.prompt import Media
 _SLICE = 512
 """Blocks of one event that go into the index without a pause."""
 
+_SWEEP = 256
+"""Entries of cleared ranks whose memory is taken back without a pause."""
+
 
 @dataclass(slots=True)
 class RankCounts:
@@ -68,6 +71,10 @@ class Rank:
     def close(self) -> None:
         """The rank is gone."""
         self._index.close(self._rank)
+
+    def sweep(self) -> bool:
+        """One step of taking back the memory of what was cleared; False when all is done."""
+        return self._index.sweep(_SWEEP)
 
     def _event(self, event: Event) -> None:
         self.cleared_last = False

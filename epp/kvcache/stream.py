@@ -98,7 +98,7 @@ class Stream:
         live.connect(self._events)
 
     def close(self) -> None:
-        """Close the sockets; what is queued is dropped."""
+        """Close the sockets; what is queued is dropped, and the index forgets the rank."""
         self._close_replay()
         if self._live is not None and self._monitor is not None:
             self._drain.forget(self._monitor)
@@ -109,6 +109,8 @@ class Stream:
         self._live = self._monitor = None
         self._queue.clear()
         self._feeding = None
+        self._rank.close()
+        self._drain.wake(self._rank.sweep)
 
     @property
     def waiting(self) -> int:
@@ -164,6 +166,7 @@ class Stream:
                 item = self._queue.popleft()
                 if isinstance(item, _Forget):
                     self._rank.forget()
+                    self._drain.wake(self._rank.sweep)
                     return
                 self._feeding = self._rank.feed(item)
             next(self._feeding)
@@ -171,6 +174,7 @@ class Stream:
             self._feeding = None
             if self._rank.cleared_last:
                 self.sequence.cleared()
+                self._drain.wake(self._rank.sweep)
         except Exception:  # noqa: BLE001 - whatever a batch does to us, the next one is read
             self._feeding = None
             self.counts.faults += 1
