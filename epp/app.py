@@ -24,10 +24,8 @@ from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.extproc.transport.grpcio import GrpcTransport
 from epp.extproc.transport.health import Health, HealthServer
-from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
-from epp.kvcache.naive_index import NaiveIndex
 from epp.kvcache.nothing import NothingKnown
 from epp.prompts.reader import PromptReader
 from epp.scheduling.estimates import Estimates
@@ -211,7 +209,7 @@ def _knowledge(settings: Settings, pool: Pool, registry: CollectorRegistry) -> K
     """What follows the engines' KV events; None where the settings say not to."""
     if not settings.kv_events:
         return None
-    knowledge = KvKnowledge(pool=pool, index=NaiveIndex(PrefixKeys()))
+    knowledge = KvKnowledge.from_settings(settings, pool)
     KvMetrics(knowledge, registry)
     return knowledge
 

@@ -212,6 +212,26 @@ class KvCacheSettings(BaseModel):
     block_size: int = _setting(
         16, "Tokens per KV block of the engines.", names=("DYN_KV_CACHE_BLOCK_SIZE",), ge=1, le=65536
     )
+    kv_index_max_blocks: int = _setting(
+        10_000_000, "Entries of the index (a block of a worker in a tier) before ends of prefixes are given up.", ge=1
+    )
+    kv_index_max_tokens: int = _setting(
+        1 << 20, "Tokens of a prompt that the index looks at; what follows counts as not cached.", ge=1, le=1 << 20
+    )
+    kv_credit_host: float = _setting(0.8, "Share of prefill that a block in host memory saves.", ge=0, le=1)
+    kv_credit_disk: float = _setting(0.5, "Share of prefill that a block on the worker's disk saves.", ge=0, le=1)
+    kv_credit_external: float = _setting(0.3, "Share of prefill that a block in a shared store saves.", ge=0, le=1)
+    kv_events_max_waiting: int = _setting(
+        10_000, "Messages of one worker that wait in its socket; what comes beyond is lost and replayed.", ge=1
+    )
+    kv_events_max_bytes: int = _setting(64 * 1024 * 1024, "Bytes of one message of KV events.", ge=1024)
+    kv_events_topic: str = _setting("", "Prefix of the topics that are followed; empty: all.")
+    kv_replay_seconds: float = _setting(
+        2.0, "Seconds without an answer after which a replay counts as ended.", gt=0, le=60
+    )
+    kv_max_parked_blocks: int = _setting(
+        4096, "Blocks of one worker with an unknown parent that wait for it.", ge=0, le=1_000_000
+    )
 
 
 class EngineMetricsSettings(BaseModel):

@@ -104,7 +104,7 @@ class BatchDecoder:
                 batch.events.append(self._event(raw))
             except _SkipError as skip:
                 batch.skipped[skip.reason] += 1
-            except (TypeError, ValueError, KeyError, OverflowError):
+            except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
                 batch.skipped[Skip.MALFORMED] += 1
 
     def _event(self, raw: Any) -> Event:
@@ -201,13 +201,13 @@ def _add_namespace(stored: Stored, fields: Mapping[str, Any]) -> None:
     media: list[Media] = []
     for i, block in enumerate(fields.get("extra_keys") or ()):
         for extra in block or ():
+            if any(isinstance(other, bytes) for other in block):
+                _skip(Skip.EMBEDS)
             _add_extra(stored, media, i, extra)
     stored.media = tuple(media)
 
 
 def _add_extra(stored: Stored, media: list[Media], block: int, extra: Any) -> None:
-    if isinstance(extra, bytes):
-        _skip(Skip.EMBEDS)
     if isinstance(extra, list):
         identifier, offset = extra
         if offset >= 0:  # an item that began in an earlier block is already in the keys

@@ -9,10 +9,13 @@ import zmq
 from epp.endpoints.endpoint import Endpoint, host_port
 from epp.endpoints.pool import Pool
 from epp.kvcache.drain import Drain
+from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.prefix_index import BlockIndex
 from epp.kvcache.rank import Rank
+from epp.kvcache.run_index import RunIndex
 from epp.kvcache.status import KvStatus, RankStatus
 from epp.kvcache.stream import Stream, StreamOptions
+from epp.settings import Settings
 
 _SOCKETS_PER_STREAM = 5
 """Live, monitor (two ends), replay, and one to spare while a replay socket closes."""
@@ -36,6 +39,23 @@ class KvKnowledge:
         self._drain: Drain | None = None
         pool.on_join(self._join)
         pool.on_leave(self._leave)
+
+    @classmethod
+    def from_settings(cls, settings: Settings, pool: Pool) -> "KvKnowledge":
+        """Knowledge of `pool` with the index and the bounds that the settings name."""
+        index = RunIndex(
+            PrefixKeys(max_tokens=settings.kv_index_max_tokens),
+            tier_credits=(1.0, settings.kv_credit_host, settings.kv_credit_disk, settings.kv_credit_external),
+            max_blocks=settings.kv_index_max_blocks,
+        )
+        options = StreamOptions(
+            high_water_mark=settings.kv_events_max_waiting,
+            max_message_bytes=settings.kv_events_max_bytes,
+            replay_idle_seconds=settings.kv_replay_seconds,
+            max_parked=settings.kv_max_parked_blocks,
+            topic=settings.kv_events_topic,
+        )
+        return cls(pool=pool, index=index, options=options)
 
     async def start(self) -> None:
         """Follow the endpoints that are in the pool, and from now on all that join."""

@@ -79,6 +79,8 @@ class Sequence:
         """A connection stands, the first or a later one: learn what was missed."""
         self._cut = self._last is not None
         self._unanswered = 0
+        self._held.clear()  # perhaps another process's; a replay brings them again
+        self._newest_live = -1
         if self._can_replay:
             self._ask(self._last or 0)
 
@@ -86,9 +88,9 @@ class Sequence:
         """A batch from the live socket."""
         if self._asked is not None:
             self._hold(seq, payload)
-        elif self._last is None or seq == self._last + 1:
+        elif seq == self._next:
             self._take(seq, payload)
-        elif seq > self._last:
+        elif seq > self._next:
             self._gap(seq, payload)
         elif self._seen(seq, payload):
             self.counts.repeated += 1
@@ -169,12 +171,12 @@ class Sequence:
 
     def _gap(self, seq: int, payload: bytes) -> None:
         if self._can_replay and self._unanswered < _REPLAYS_UNTIL_DEAD:
-            self._ask(self._next - 1)
+            self._ask(self._last or 0)
             self._hold(seq, payload)
             return
         if self._cut:
             self._forget()
-        else:
+        elif self._last is not None:
             self._lose(seq - self._next)
         self._take(seq, payload)
 

@@ -14,7 +14,7 @@ from epp.endpoints.pool import Pool
 from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
-from epp.kvcache.naive_index import NaiveIndex
+from epp.kvcache.run_index import RunIndex
 from epp.kvcache.stream import StreamOptions
 from epp.prompts.prompt import Prompt
 from tests.kvcache.publisher import CLEARED, Publisher, batch, removed, stored
@@ -36,7 +36,7 @@ class World:
     def __init__(self) -> None:
         self.pool = Pool()
         options = StreamOptions(replay_idle_seconds=0.3)
-        self.knowledge = KvKnowledge(pool=self.pool, index=NaiveIndex(PrefixKeys()), options=options)
+        self.knowledge = KvKnowledge(pool=self.pool, index=RunIndex(PrefixKeys()), options=options)
 
     def follow(self, *publishers: Publisher, replay: bool = True) -> None:
         self.pool.replace(endpoint(p, i, replay=replay) for i, p in enumerate(publishers))

@@ -92,7 +92,7 @@ class Both:
         assert blocks[0] == blocks[1]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(operations, st.lists(chains, min_size=1, max_size=8))
 def test_it_answers_as_the_naive_index(steps, prompts):
     both = Both()

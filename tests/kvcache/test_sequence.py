@@ -1,0 +1,252 @@
+"""Batches come into order whatever the sockets do: gaps, repetitions, lost replays, restarts."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.kvcache.sequence import Sequence
+
+
+class Output:
+    """Remembers what the sequence made happen."""
+
+    def __init__(self) -> None:
+        self.applied: list[bytes] = []
+        self.asked: list[int] = []
+
+    def apply(self, payload: bytes) -> None:
+        self.applied.append(payload)
+
+    def forget(self) -> None:
+        self.applied.clear()
+
+    def ask_replay(self, start: int) -> None:
+        self.asked.append(start)
+
+
+def batches(count: int, process: str = "a") -> list[bytes]:
+    return [f"{process}{i}".encode() for i in range(count)]
+
+
+def started(*, can_replay: bool = True, known: int = 3, max_held: int = 100) -> tuple[Sequence, Output]:
+    """A sequence that has seen the first `known` batches of process a."""
+    output = Output()
+    sequence = Sequence(output, can_replay=can_replay, max_held=max_held)
+    sequence.connected()
+    sequence.replay_ended()
+    for seq, payload in enumerate(batches(known)):
+        sequence.live(seq, payload)
+    output.asked.clear()
+    return sequence, output
+
+
+def replay(sequence: Sequence, output: Output, payloads: list[bytes], *, oldest: int = 0) -> None:
+    """Answer the last request; a new request ends the answer, as it closes the socket."""
+    requests = len(output.asked)
+    for seq in range(max(output.asked[-1], oldest), len(payloads)):
+        sequence.replayed(seq, payloads[seq])
+        if len(output.asked) > requests:
+            return
+    sequence.replay_ended()
+
+
+def test_live_batches_are_applied_in_order():
+    sequence, output = started()
+    assert output.applied == batches(3)
+    assert sequence.complete
+
+
+def test_a_gap_asks_from_the_last_known_batch_and_applies_each_once():
+    sequence, output = started()
+    sequence.live(5, b"a5")
+    assert output.asked == [2]
+    assert output.applied == batches(3)
+    replay(sequence, output, batches(7))
+    assert output.applied == batches(7)
+    sequence.live(6, b"a6")
+    assert output.applied == batches(7)
+    assert sequence.counts.lost == 0
+
+
+def test_live_batches_wait_for_the_replay():
+    sequence, output = started()
+    sequence.live(5, b"a5")
+    sequence.replayed(2, b"a2")
+    sequence.live(6, b"a6")
+    sequence.replayed(3, b"a3")
+    assert output.applied == batches(4)
+    sequence.replayed(4, b"a4")
+    sequence.replay_ended()
+    assert output.applied == batches(7)
+
+
+def test_a_replay_that_loses_batches_is_asked_again_from_the_hole():
+    sequence, output = started()
+    sequence.live(9, b"a9")
+    for seq in (2, 3, 6, 7, 8):
+        sequence.replayed(seq, b"a%d" % seq)
+    sequence.replay_ended()
+    assert output.asked == [2, 3]
+    replay(sequence, output, batches(10))
+    assert output.applied == batches(10)
+    assert sequence.complete
+
+
+def test_a_hole_is_final_after_one_more_replay():
+    sequence, output = started()
+    sequence.live(4, b"a4")
+    for _ in range(2):
+        assert output.applied == batches(3)
+        sequence.replayed(2, b"a2")
+        sequence.replayed(4, b"a4")
+        sequence.replay_ended()
+    assert output.applied == [*batches(3), b"a4"]
+    assert sequence.counts.lost == 1
+    assert not sequence.replaying
+
+
+def test_another_process_that_passed_our_number_is_recognised():
+    sequence, output = started()
+    sequence.live(9, b"b9")
+    replay(sequence, output, batches(10, "b"))
+    replay(sequence, output, batches(10, "b"))
+    assert output.applied == batches(10, "b")
+    assert sequence.counts.restarts == 1
+
+
+def test_a_process_without_our_last_batch_is_another_one():
+    sequence, output = started()
+    sequence.connected()
+    assert output.asked == [2]
+    sequence.replay_ended()
+    assert output.applied == []
+    assert output.asked == [2, 0]
+    replay(sequence, output, batches(2, "b"))
+    assert output.applied == batches(2, "b")
+
+
+def test_what_the_replay_buffer_no_longer_proves_is_forgotten():
+    sequence, output = started()
+    sequence.live(9, b"a9")
+    replay(sequence, output, batches(10), oldest=6)
+    replay(sequence, output, batches(10), oldest=6)
+    assert output.applied == batches(10)[6:]
+    assert not sequence.complete
+
+
+def test_a_number_that_goes_back_is_a_restart():
+    for can_replay in (True, False):
+        sequence, output = started(can_replay=can_replay)
+        sequence.live(0, b"b0")
+        assert output.applied == [b"b0"]
+        assert sequence.complete
+    sequence, output = started()
+    sequence.live(1, b"b1")
+    replay(sequence, output, batches(2, "b"))
+    assert output.applied == batches(2, "b")
+
+
+def test_a_restart_during_a_replay_is_noticed():
+    sequence, output = started()
+    sequence.live(5, b"a5")
+    sequence.live(0, b"b0")
+    assert not sequence.replaying
+    assert output.applied == [b"b0"]
+
+
+def test_a_repeated_batch_changes_nothing():
+    sequence, output = started()
+    sequence.live(1, b"a1")
+    assert output.applied == batches(3)
+    assert sequence.counts.repeated == 1
+
+
+def test_without_replay_a_gap_is_lost_but_the_rest_counts():
+    sequence, output = started(can_replay=False)
+    sequence.live(5, b"a5")
+    assert output.applied == [*batches(3), b"a5"]
+    assert sequence.counts.lost == 2
+    assert not sequence.complete
+
+
+def test_without_replay_a_gap_over_a_cut_connection_may_hide_a_restart():
+    sequence, output = started(can_replay=False)
+    sequence.connected()
+    sequence.live(3, b"a3")
+    assert output.applied == batches(4)  # goes on where it stopped: the same process
+    sequence.connected()
+    sequence.live(9, b"?9")
+    assert output.applied == [b"?9"]
+
+
+def test_replays_that_nobody_answers_stop_holding_up_live_batches():
+    sequence, output = started()
+    for seq in (4, 6, 8):
+        sequence.live(seq, b"a%d" % seq)
+        sequence.replay_timed_out()
+    assert output.applied == [*batches(3), b"a4", b"a6", b"a8"]
+    sequence.live(10, b"a10")
+    assert not sequence.replaying
+    assert output.applied[-1] == b"a10"
+    sequence.connected()
+    assert sequence.replaying
+
+
+def test_a_replay_that_takes_too_long_is_given_up():
+    sequence, output = started(max_held=5)
+    for seq in range(5, 12):
+        sequence.live(seq, b"a%d" % seq)
+    assert not sequence.replaying
+    assert output.applied == [*batches(3), *batches(12)[5:]]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_with_replay_the_end_is_exact(draw: random.Random, lossy: bool):
+    """Losses, repetitions and restarts at random; when it is quiet again, exactly the living process counts."""
+    output = Output()
+    sequence = Sequence(output, can_replay=True)
+    process, sent = 0, []
+    sequence.connected()
+
+    def answer() -> None:
+        while sequence.replaying:
+            history = list(enumerate(sent))[output.asked[-1] :]
+            requests = len(output.asked)
+            lost = lossy and draw.random() < 0.5
+            for seq, payload in history:
+                if lost and draw.random() < 0.3 and seq != output.asked[-1]:
+                    continue
+                sequence.replayed(seq, payload)
+                if len(output.asked) > requests:
+                    break
+            else:
+                sequence.replay_ended()
+
+    answer()
+    for _ in range(draw.randrange(60)):
+        event = draw.random()
+        if event < 0.05:
+            process, sent = process + 1, []
+            if draw.random() < 0.5:
+                sent.extend(b"p%d-%d" % (process, i) for i in range(draw.randrange(30)))
+            sequence.connected()
+        elif event < 0.6:
+            sent.append(b"p%d-%d" % (process, len(sent)))
+            if draw.random() < 0.8:
+                sequence.live(len(sent) - 1, sent[-1])
+        elif event < 0.7 and sent:
+            sequence.live(len(sent) - 1, sent[-1])
+        else:
+            answer()
+    sent.append(b"last %d" % process)
+    sequence.live(len(sent) - 1, sent[-1])
+    answer()
+    if not lossy:
+        assert output.applied == sent
+        assert sequence.counts.lost == 0
+    else:
+        assert output.applied[-1] == sent[-1]
+        assert set(output.applied) <= set(sent)
+        assert len(output.applied) == len(set(output.applied))
