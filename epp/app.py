@@ -20,6 +20,7 @@ from epp.endpoints.metrics import EngineMetrics
 from epp.endpoints.metrics_scraper import MetricsScraper, ScrapeRules
 from epp.endpoints.pool import Pool
 from epp.endpoints.status import pool_status
+from epp.endpoints.suspects import Suspects
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.extproc.transport.grpcio import GrpcTransport
@@ -32,6 +33,7 @@ from epp.scheduling.estimates import Estimates
 from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.policies import policy_from
 from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.suspicion import Suspicion
 from epp.settings import PREFIX, Settings
 from epp.telemetry.logs import configure_logs
 
@@ -72,12 +74,14 @@ class App:
         self.knowledge = _knowledge(settings, self.pool, self.registry)
         self.reader = PromptReader.from_settings(settings, self.registry)
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
+        self.suspects = Suspects(self.pool, self.registry)
         self.scheduler = Scheduler(
             pool=self.pool,
             index=self.knowledge.index if self.knowledge else NothingKnown(),
             policy=policy_from(settings),
             metrics=self.engine_metrics,
             fallbacks=settings.fallbacks,
+            suspended=lambda: self.suspects.places,
         )
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.fidelity = Fidelity(self.pool, self.registry)
@@ -85,7 +89,7 @@ class App:
             reader=self.reader,
             scheduler=self.scheduler,
             rules=ExchangeRules.of(settings),
-            observers=(self.fidelity, Estimates(self.scheduler.load, self.registry)),
+            observers=(self.fidelity, Suspicion(self.suspects), Estimates(self.scheduler.load, self.registry)),
             registry=self.registry,
         )
         self.health = Health()
@@ -122,6 +126,7 @@ class App:
             discovery=self.discovery.status(),
             pool=pool_status(self.pool),
             engine_metrics=self.scraper.status(),
+            suspects=self.suspects.status(),
             exchanges=self.servicer.status(),
             prompts=self.reader.status(),
             kv=self.knowledge.status() if self.knowledge else None,
@@ -146,6 +151,7 @@ class App:
         if settings.engine_metrics:
             await self.scraper.start()
             parts.push_async_callback(self.scraper.stop)
+        parts.push_async_callback(self.suspects.stop)
         await _listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
         await _listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)
         health = HealthServer(self.health, host=settings.host, port=settings.health_port)

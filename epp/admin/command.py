@@ -54,20 +54,33 @@ def _complain(code: int, text: str) -> int:
 
 def _print(status: Status, console: Console) -> None:
     process = status.process
-    state = "ready" if process.ready else "not ready, waiting for " + ", ".join(process.waiting_for)
-    console.print(f"epp {process.version}, up {process.uptime_seconds:.0f} s, {state}")
-    sources = Table("source", "last seen", "failures", "state", title="where endpoints come from")
+    state = "ready" if process.ready else "not ready"
+    waiting = f", waiting for {', '.join(process.waiting_for)}" if process.waiting_for else ""
+    console.print(f"epp {process.version}, up {process.uptime_seconds:.0f} s, {state}{waiting}")
+    console.print(_sources(status), _endpoints(status), _settings(status))
+
+
+def _sources(status: Status) -> Table:
+    table = Table("source", "last seen", "failures", "state", title="where endpoints come from")
     for source in status.discovery.sources:
         seen = "never" if source.seconds_since_seen is None else f"{source.seconds_since_seen:.1f} s ago"
         state = source.error or ("fine" if source.listed else "not listed yet")
-        sources.add_row(source.name, seen, str(source.failures), state)
-    console.print(sources)
-    table = Table("endpoint", "address", "roles", "rank", "engine", title=f"pool, version {status.pool.version}")
+        table.add_row(source.name, seen, str(source.failures), state)
+    return table
+
+
+def _endpoints(status: Status) -> Table:
+    count = len(status.pool.endpoints)
+    table = Table("endpoint", "address", "roles", "rank", "engine", "state", title=f"{count} endpoints")
     for endpoint in status.pool.endpoints:
-        row = (endpoint.name, endpoint.host_port, " ".join(endpoint.roles), str(endpoint.rank), endpoint.engine)
-        table.add_row(*row)
-    console.print(table)
-    settings = Table("setting", "value", title="settings in force")
+        state = "suspended: does not answer" if endpoint.host_port in status.suspects.suspended else "fine"
+        roles = " ".join(endpoint.roles)
+        table.add_row(endpoint.name, endpoint.host_port, roles, str(endpoint.rank), endpoint.engine, state)
+    return table
+
+
+def _settings(status: Status) -> Table:
+    table = Table("setting", "value", title="settings in force")
     for name, value in status.settings.items():
-        settings.add_row(name, value)
-    console.print(settings)
+        table.add_row(name, value)
+    return table

@@ -8,6 +8,7 @@ import msgspec
 from epp.endpoints.discovery import DiscoveryStatus
 from epp.endpoints.metrics import MetricsStatus
 from epp.endpoints.status import PoolStatus
+from epp.endpoints.suspects import SuspectsStatus
 from epp.extproc.servicer import ExchangeStatus
 from epp.kvcache.status import KvStatus
 from epp.prompts.reader import PromptsStatus
@@ -32,6 +33,7 @@ class Status:
     process: ProcessStatus
     discovery: DiscoveryStatus
     pool: PoolStatus
+    suspects: SuspectsStatus
     exchanges: ExchangeStatus
     prompts: PromptsStatus
     settings: Mapping[str, str]

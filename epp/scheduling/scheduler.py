@@ -1,7 +1,7 @@
 """From a request to a pick: candidates, policy, reservation, in one step without a pause."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +65,7 @@ class Scheduler:
         metrics: EngineMetrics | None = None,
         clock: Clock = time.monotonic,
         fallbacks: int = 0,
+        suspended: Callable[[], Collection[HostPort]] = frozenset,
     ) -> None:
         self._pool = pool
         self._index = index
@@ -73,6 +74,7 @@ class Scheduler:
         self._clock = clock
         self._fallbacks = fallbacks
         self._usual_prefill = 0.0
+        self._suspended = suspended
         self.rates = Rates()
         self.load = Load(clock, self.rates.observe)
         snapshot = pool.snapshot()
@@ -102,7 +104,7 @@ class Scheduler:
         snapshot = self._pool.snapshot()
         if not snapshot.endpoints:
             raise NoEndpointError("no ready endpoint in the pool")
-        positions = _allowed(snapshot, subset, avoid)
+        positions = _allowed(snapshot, subset, avoid, self._suspended())
         if not len(positions):
             raise NoEndpointError("no ready endpoint in the subset that the gateway allows")
         candidates = self._candidates(request, snapshot, positions, header)
@@ -207,13 +209,20 @@ def _take(values: NDArray[np.int64], columns: NDArray[np.intp]) -> NDArray[np.in
     return taken
 
 
-def _allowed(snapshot: PoolSnapshot, subset: Collection[str] | None, avoid: Collection[HostPort]) -> Sequence[int]:
-    """Positions that may be picked."""
-    if subset is None and not avoid:
+def _allowed(
+    snapshot: PoolSnapshot,
+    subset: Collection[str] | None,
+    avoid: Collection[HostPort],
+    suspended: Collection[HostPort],
+) -> Sequence[int]:
+    """Positions that may be picked: neither suspended nor avoided ones while others are left."""
+    if subset is None and not avoid and not suspended:
         return range(len(snapshot.endpoints))
     allowed = [i for i, endpoint in enumerate(snapshot.endpoints) if subset is None or _named(endpoint, subset)]
-    fresh = [i for i in allowed if snapshot.endpoints[i].host_port not in avoid]
-    return fresh or allowed
+    for shunned in ({*avoid, *suspended}, suspended, avoid):
+        if left := [i for i in allowed if snapshot.endpoints[i].host_port not in shunned]:
+            return left
+    return allowed
 
 
 def _named(endpoint: Endpoint, subset: Collection[str]) -> bool:

@@ -17,6 +17,7 @@ from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
 from epp.endpoints.source import Source
 from epp.endpoints.status import pool_status
+from epp.endpoints.suspects import SuspectsStatus
 from epp.extproc.servicer import ExchangeStatus
 from epp.prompts.reader import PromptsStatus
 
@@ -39,6 +40,7 @@ class Process:
             process=process,
             discovery=DiscoveryStatus(sources=(self.source.status(),), waiting_for=waiting),
             pool=pool_status(self.pool),
+            suspects=SuspectsStatus(suspended=()),
             exchanges=ExchangeStatus(open=1, begun=3, buffered_bytes=0, modes={}),
             prompts=PromptsStatus(tokenizer="", chat_template=False),
             settings=SETTINGS,

@@ -1,0 +1,60 @@
+"""A worker is killed while requests flow; no cluster tells the picker."""
+
+import threading
+import time
+from pathlib import Path
+
+from tests.envoy.chain import Chain, eventually, running_chain
+
+THREADS = 4
+
+
+def test_after_the_first_failure_at_most_two_more_requests_fail(tmp_path: Path, model_folder: Path) -> None:
+    with running_chain(tmp_path, model_folder, workers=("w0", "w1", "w2")) as chain:
+        load = Load(chain)
+        load.start()
+        eventually(lambda: len(load.answers) > 20)
+        chain.workers[0].process.kill()
+        eventually(lambda: bool(load.failures()))
+        first = min(ended for _, ended, _ in load.failures())
+        time.sleep(2)
+        load.stop()
+        late = [(begun, ended) for begun, ended, _ in load.failures() if begun > first]
+        assert len(late) <= 2
+        assert len([begun for begun, _, status in load.answers if begun > first and status == 200]) > 20
+        dead = f"127.0.0.1:{chain.workers[0].port}"
+        assert chain.status()["suspects"]["suspended"] == [dead]
+
+
+class Load:
+    """Threads that ask one request after the other."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self._going = True
+        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(THREADS)]
+        self.answers: list[tuple[float, float, int]] = []
+        """When it began, when it ended, and its status; 0: no answer."""
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._going = False
+        for thread in self._threads:
+            thread.join()
+
+    def failures(self) -> list[tuple[float, float, int]]:
+        return [answer for answer in list(self.answers) if answer[2] != 200]
+
+    def _run(self, number: int) -> None:
+        turn = 0
+        while self._going:
+            turn += 1
+            begun = time.monotonic()
+            try:
+                status = self._chain.chat(f"thread {number} turn {turn}").status
+            except OSError:
+                status = 0
+            self.answers.append((begun, time.monotonic(), status))
