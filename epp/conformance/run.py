@@ -73,19 +73,30 @@ async def _look(lab: Lab) -> str:
     try:
         await asyncio.wait_for(lab.connection.channel.channel_ready(), lab.limits.seconds)
     except TimeoutError:
+        if lab.connection.tls is not None and lab.connection.tls.alpn != "h2":
+            return "no gRPC connection, as the target does not choose h2 by ALPN"
         raise UnreachableError(f"no gRPC connection within {lab.limits.seconds:g} s") from None
     halves: list[Half] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(lab.limits.check_seconds):
+            await _learn(lab, halves)
+    busy = bool(halves) and all(
+        half.immediate is not None and half.immediate.status.code in (429, 503) for half in halves
+    )
+    if lab.described.empty or lab.described.endpoints or not busy:
+        return ""
+    return "the target has no endpoint for a plain request; if its pool is meant to be empty, give --empty"
+
+
+async def _learn(lab: Lab, halves: list[Half]) -> None:
+    """Ask for some picks, and note the endpoints that they name."""
     for request in (get(), lab.chat(500)) * _LOOKS:
         half = await lab.ask(request)
         halves.append(half)
         with suppress(FailedError):
             lab.seen.add(picked.first(picked.routed(half)))
         if half.ending in ("silent", "broken"):
-            break
-    busy = all(half.immediate is not None and half.immediate.status.code in (429, 503) for half in halves)
-    if lab.described.empty or lab.described.endpoints or not busy:
-        return ""
-    return "the target has no endpoint for a plain request; if its pool is meant to be empty, give --empty"
+            return
 
 
 async def _run_one(check: Check, lab: Lab, doubt: str) -> Result:

@@ -482,6 +482,13 @@ GATEWAY = {
 
 HOOKS = {
     "hooks.steering": (each_pick(lambda e, a: name_instead(a, ENDPOINTS[-1])), STEER),
+    "hooks.steering-over-subset": (
+        when(
+            lambda e, m: "envoy.lb.subset_hint" in e.first.metadata_context.filter_metadata,
+            instead=lambda *_: [refused(503)],
+        ),
+        "ImmediateResponse 503",
+    ),
     "hooks.strangers-answered": (
         when(
             lambda e, m: e.headers.get(STEER, "").startswith("192.0.2.1"),

@@ -185,17 +185,17 @@ class Exchange:
 
     def _candidates(self) -> list[str]:
         assert self.first is not None
-        hints = self.first.metadata_context.filter_metadata
         candidates = list(self.picker.endpoints)
+        if STEER in self.headers:
+            named = {entry.strip() for entry in self.headers[STEER].split(",")}
+            return [e for e in candidates if e in named or e.rpartition(":")[0].strip("[]") in named]
+        hints = self.first.metadata_context.filter_metadata
         if "envoy.lb.subset_hint" in hints:
             subset = {
                 value.string_value
                 for value in hints["envoy.lb.subset_hint"].fields[f"{DESTINATION}-subset"].list_value.values
             }
-            candidates = [endpoint for endpoint in candidates if endpoint in subset]
-        if STEER in self.headers:
-            named = {entry.strip() for entry in self.headers[STEER].split(",")}
-            candidates = [e for e in candidates if e in named or e.rpartition(":")[0] in named]
+            return [endpoint for endpoint in candidates if endpoint in subset]
         return candidates
 
 
@@ -263,7 +263,9 @@ class Picker:
 
 
 @asynccontextmanager
-async def serving(fault: Fault, endpoints: tuple[str, ...] = ENDPOINTS) -> AsyncIterator[int]:
+async def serving(
+    fault: Fault, endpoints: tuple[str, ...] = ENDPOINTS, *, tls: grpc.ServerCredentials | None = None
+) -> AsyncIterator[int]:
     """Run a picker with this fault on a free port, which is yielded."""
     picker = Picker(fault, endpoints)
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", fault.max_message), ("grpc.so_reuseport", 0)])
@@ -276,7 +278,7 @@ async def serving(fault: Fault, endpoints: tuple[str, ...] = ENDPOINTS) -> Async
         if status:
             await health.set(name, status)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_secure_port("127.0.0.1:0", tls) if tls else server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
         yield port

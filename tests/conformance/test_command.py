@@ -47,11 +47,17 @@ def test_our_own_picker_keeps_every_rule(environ, tmp_path, kit):  # noqa: F811
     not_passed = {test["name"]: test["message"] for test in results["tests"] if test["status"] != "passed"}
     assert code == 0, not_passed
     slow = {"pick.in-time"}
-    assert {name for name in not_passed if not name.startswith("hooks.")} - slow == {
-        "connection.alpn-h2",
-        "refusal.empty-pool-503",
-    }
+    assert {name for name in not_passed if not name.startswith("hooks.")} - slow == {"refusal.empty-pool-503"}
     assert ElementTree.parse(junit).getroot().get("tests") == str(results["summary"]["tests"])
+
+
+def test_our_own_picker_with_test_hooks_can_take_part_in_the_suite(environ, tmp_path, kit):  # noqa: F811
+    (tmp_path / "endpoints.yaml").write_text(POOL)
+    with serving({**environ, "EPP_CONFORMANCE_HOOKS": "true"}) as process:
+        status(environ, process)
+        code, printed, _ = kit(at(environ["EPP_GRPC_PORT"]), "--only", "hooks.*", "--hooks", "--json", *DESCRIBED)
+    assert code == 0, printed
+    assert json.loads(printed)["results"]["summary"]["passed"] == 5
 
 
 def test_our_own_picker_with_an_empty_pool_refuses_as_it_must(environ, tmp_path, kit):  # noqa: F811

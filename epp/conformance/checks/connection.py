@@ -3,7 +3,7 @@
 import asyncio
 
 from epp.conformance import messages, picked
-from epp.conformance.check import Level, check
+from epp.conformance.check import Level, Pool, check
 from epp.conformance.lab import Lab, get
 from epp.conformance.messages import Modes, Shape
 from epp.conformance.sources import EXT_PROC, OBSERVED, PROTOCOL
@@ -30,6 +30,7 @@ async def service(lab: Lab) -> None:
     rule="With TLS, choose h2 by ALPN",
     source="RFC 9113 section 3.2; " + OBSERVED + "NGINX Gateway Fabric's shim insists on it",
     breach="gateways whose gRPC client insists on ALPN, as NGINX Gateway Fabric's, cannot connect",
+    pool=Pool.ANY,
 )
 async def alpn(lab: Lab) -> None:
     if lab.connection.tls is None:

@@ -19,6 +19,11 @@ def _need(lab: Lab) -> None:
         raise SkippedError("the test hooks are off in production: switch them on and give --hooks")
 
 
+def _ip(endpoint: str) -> str:
+    """As a pod's status has it: without brackets."""
+    return endpoint.rpartition(":")[0].strip("[]")
+
+
 def _steered(value: str) -> HttpRequest:
     return HttpRequest(method="GET", path="/", headers=((STEER, value.encode()),))
 
@@ -33,8 +38,8 @@ async def steering(lab: Lab) -> None:
     _need(lab)
     endpoints = lab.endpoints()
     for endpoint in endpoints[:8]:
-        ip = endpoint.rpartition(":")[0]
-        same_ip = {other for other in endpoints if other.rpartition(":")[0] == ip}
+        ip = _ip(endpoint)
+        same_ip = {other for other in endpoints if _ip(other) == ip}
         cases = (
             (endpoint, {endpoint}),
             (ip, same_ip),
@@ -44,6 +49,22 @@ async def steering(lab: Lab) -> None:
             half = await lab.ask(_steered(value))
             if picked.first(picked.routed(half)) not in allowed:
                 raise FailedError(f"{STEER}: {value}: picked {picked.routed(half)}")
+
+
+@check(
+    "hooks.steering-over-subset",
+    rule=f"{STEER} wins over the subset hint",
+    source=SUITE + ", as its reference picker does",
+    breach=_BREACH,
+)
+async def steering_over_subset(lab: Lab) -> None:
+    _need(lab)
+    endpoints = lab.endpoints()
+    if len(endpoints) < 2:
+        raise SkippedError("fewer than two endpoints are known: give --endpoint ip:port for each")
+    half = await lab.ask(_steered(endpoints[0]), subset=[endpoints[1]])
+    if picked.first(picked.routed(half)) != endpoints[0]:
+        raise FailedError(f"{STEER}: {endpoints[0]}, subset [{endpoints[1]}]: picked {picked.routed(half)}")
 
 
 @check(
@@ -96,4 +117,4 @@ async def echo_order(lab: Lab) -> None:
         raise FailedError(f"{ECHO_ORDER} is {got}, expected {want}")
 
 
-CHECKS = (steering, strangers, served_echo, echo_order)
+CHECKS = (steering, steering_over_subset, strangers, served_echo, echo_order)
