@@ -29,6 +29,7 @@ from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
 from epp.kvcache.nothing import NothingKnown
 from epp.prompts.reader import PromptReader
+from epp.scheduling.config_watch import ConfigWatch
 from epp.scheduling.estimates import Estimates
 from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.policies import policy_from
@@ -83,6 +84,7 @@ class App:
             fallbacks=settings.fallbacks,
             suspended=lambda: self.suspects.places,
         )
+        self.config_watch = ConfigWatch(settings, self.scheduler)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.fidelity = Fidelity(self.pool, self.registry)
         self.servicer = Servicer(
@@ -148,6 +150,8 @@ class App:
         except NoClusterError as error:
             raise CouldNotStartError(str(error)) from None
         parts.push_async_callback(self.discovery.stop)
+        await self.config_watch.start()
+        parts.push_async_callback(self.config_watch.stop)
         if settings.engine_metrics:
             await self.scraper.start()
             parts.push_async_callback(self.scraper.stop)

@@ -257,6 +257,49 @@ class SchedulingSettings(BaseModel):
     """How an endpoint is picked."""
 
     policy: str = _setting("predicted-ttft", "Name of the policy that picks the endpoint.")
+    scorers: str | None = _setting(
+        None, 'Weighted scorers in place of a policy, such as "prefix:3,queue:2,kv:2"; see docs/plugins.md.'
+    )
+    filters: str | None = _setting(None, "Comma list of filters that run before the policy.")
+    picker: str = _setting("max-score", "How EPP_SCORERS chooses: max-score, weighted-random, softmax, random.")
+    config_file: Path | None = _setting(
+        None, "YAML or JSON file with a profile of filters, scorers and a picker for each role."
+    )
+    kv_overlap_score_credit: float = _setting(
+        1.0,
+        "dynamo-cost: credit for a cached block.",
+        names=("DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT",),
+        ge=0,
+        le=1000,
+    )
+    kv_overlap_score_credit_decay: float = _setting(
+        0.0,
+        "dynamo-cost: how fast the credit falls on endpoints busier than the least busy one.",
+        names=("DYN_ROUTER_KV_OVERLAP_SCORE_CREDIT_DECAY",),
+        ge=0,
+        le=1000,
+    )
+    prefill_load_scale: float = _setting(
+        1.0,
+        "dynamo-cost: weight of the prefill cost.",
+        names=("DYN_ROUTER_PREFILL_LOAD_SCALE", "DYN_ROUTER_KV_OVERLAP_SCORE_WEIGHT", "DYN_OVERLAP_SCORE_WEIGHT"),
+        ge=0,
+        le=1000,
+    )
+    decode_active_request_weight: float = _setting(
+        0.0,
+        "dynamo-cost: blocks that each active request counts for.",
+        names=("DYN_ROUTER_DECODE_ACTIVE_REQUEST_WEIGHT",),
+        ge=0,
+        le=1000,
+    )
+    temperature: float = _setting(
+        0.0,
+        "dynamo-cost: 0 takes the least cost, more spreads the picks.",
+        names=("DYN_ROUTER_TEMPERATURE",),
+        ge=0,
+        le=1000,
+    )
     fallbacks: int = _setting(
         0, "Ordered fallback endpoints named behind the pick; only Istio walks a list.", ge=0, le=16
     )

@@ -1,12 +1,13 @@
 """What a policy sees: the endpoints that may serve one request, as NumPy columns."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.metrics import EngineSample
 
 Header = Callable[[str], str]
 """The value of a request header by its lower-case name; the empty string when it is absent."""
@@ -15,6 +16,14 @@ Header = Callable[[str], str]
 def no_header(_name: str) -> str:
     """The headers of a request that has none."""
     return ""
+
+
+SampleOf = Callable[[int], EngineSample | None]
+
+
+def no_sample(_column: int) -> EngineSample | None:
+    """The readings where there are none."""
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,30 @@ class Candidates:
     """Seconds on the scheduler's clock."""
     header: Header = no_header
     """Reads a header of the request."""
+    sample: SampleOf = no_sample
+    """The last reading of a column's engine metrics, however old."""
 
     def __len__(self) -> int:
         return len(self.endpoints)
+
+    def take(self, positions: NDArray[np.intp]) -> "Candidates":
+        """Only the candidates at `positions`."""
+        return replace(
+            self,
+            endpoints=tuple(self.endpoints[i] for i in positions.tolist()),
+            **{name: getattr(self, name)[positions] for name in _COLUMNS},
+        )
+
+
+_COLUMNS = (
+    "columns",
+    "cached_tokens",
+    "in_flight",
+    "prefill_tokens",
+    "decode_tokens",
+    "wait_seconds",
+    "work_seconds",
+    "queued",
+    "running",
+    "kv_used",
+)

@@ -2,34 +2,109 @@
 
 import difflib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from epp.scheduling.approximate_prefix import ApproximatePrefix
+from epp.endpoints.endpoint import Role
+from epp.scheduling.catalogue import RuleError, make_filter, make_picker, make_scorer
+from epp.scheduling.config_file import Profile, RuleConfig, ScorerConfig, read_config
+from epp.scheduling.dynamo_cost import DynamoCost, DynamoWeights
+from epp.scheduling.pickers import RandomPick
 from epp.scheduling.policy import Policy
 from epp.scheduling.predicted_ttft import PredictedTtft, Prices
 from epp.scheduling.round_robin import RoundRobin
+from epp.scheduling.scored import Filtered, ScoredPolicy, Weighted
 from epp.settings import Settings, SettingsError
 
 Build = Callable[[Settings, random.Random], Policy]
 
+
+def _scored(name: str, text: str) -> Build:
+    return lambda _settings, draw: ScoredPolicy(_weighted(parse_scorers(text)), draw, name=name)
+
+
 POLICIES: dict[str, Build] = {
-    PredictedTtft.name: lambda settings, draw: PredictedTtft(draw, _prices(settings)),
-    RoundRobin.name: lambda _settings, _draw: RoundRobin(),
-    ApproximatePrefix.name: lambda _settings, _draw: ApproximatePrefix(),
+    "predicted-ttft": lambda settings, draw: PredictedTtft(draw, _prices(settings)),
+    "round-robin": lambda _settings, _draw: RoundRobin(),
+    "random": lambda _settings, draw: ScoredPolicy((), draw, picker=RandomPick(), name="random"),
+    "least-in-flight": _scored("least-in-flight", "least-in-flight"),
+    "least-tokens": _scored("least-tokens", "least-tokens"),
+    "approximate-prefix": _scored("approximate-prefix", "predicted-prefix:3,least-in-flight:2,least-tokens:2"),
+    "dynamo-cost": lambda settings, draw: DynamoCost(draw, _dynamo_weights(settings), settings.block_size),
 }
 
 
-def policy_from(settings: Settings, draw: random.Random | None = None) -> Policy:
-    """The policy that `EPP_POLICY` names; `draw` decides between equal endpoints.
+def policy_from(settings: Settings, draw: random.Random | None = None, *, role: Role = Role.DECODE) -> Policy:
+    """The policy that the settings ask for; `draw` decides between equal endpoints.
 
-    Raises SettingsError for an unknown name.
+    `EPP_CONFIG_FILE` comes first where it has a profile for `role`, then `EPP_SCORERS`, then `EPP_POLICY`.
+
+    Raises SettingsError that names the setting and what was expected.
     """
-    build = POLICIES.get(settings.policy)
+    draw = draw or random.Random()  # noqa: S311 - no secret hangs on a tie
+    profile = _profile(settings, role)
+    where = f"EPP_CONFIG_FILE={settings.config_file}: profiles.{role}: "
+    if profile is None:
+        where = "EPP_SCORERS, EPP_FILTERS, EPP_PICKER: "
+        profile = _environment_profile(settings)
+    try:
+        return _build(profile, settings, draw)
+    except RuleError as error:
+        raise SettingsError(f"{where}{error}") from None
+
+
+def parse_scorers(text: str) -> tuple[ScorerConfig, ...]:
+    """`name:weight,name` as `EPP_SCORERS` has it; a weight that is not named is 1. Raises RuleError."""
+    parsed = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, colon, weight = part.partition(":")
+        try:
+            parsed.append(ScorerConfig(name=name.strip(), weight=float(weight) if colon else 1.0))
+        except ValueError:
+            raise RuleError(f"scorer {part!r}: expected name:weight with a weight from 0 to 1000") from None
+    return tuple(parsed)
+
+
+def _profile(settings: Settings, role: Role) -> Profile | None:
+    if settings.config_file is None:
+        return None
+    return read_config(settings.config_file).profiles.get(role)
+
+
+def _environment_profile(settings: Settings) -> Profile:
+    filters = tuple(RuleConfig(name=name.strip()) for name in (settings.filters or "").split(",") if name.strip())
+    if settings.scorers is None:
+        return Profile(policy=settings.policy, filters=filters)
+    try:
+        scorers = parse_scorers(settings.scorers)
+    except RuleError as error:
+        raise SettingsError(f"EPP_SCORERS={settings.scorers!r}: {error}") from None
+    return Profile(filters=filters, scorers=scorers, picker=RuleConfig(name=settings.picker))
+
+
+def _build(profile: Profile, settings: Settings, draw: random.Random) -> Policy:
+    policy: Policy
+    if profile.scorers:
+        picker = profile.picker or RuleConfig(name="max-score")
+        policy = ScoredPolicy(
+            _weighted(profile.scorers), draw, picker=make_picker(picker.name, picker.parameters), name="scorers"
+        )
+    else:
+        policy = _named(profile.policy or settings.policy)(settings, draw)
+    filters = [make_filter(each.name, each.parameters) for each in profile.filters]
+    return Filtered(filters, policy) if filters else policy
+
+
+def _weighted(scorers: Sequence[ScorerConfig]) -> list[Weighted]:
+    return [Weighted(each.name, make_scorer(each.name, each.parameters), each.weight) for each in scorers]
+
+
+def _named(name: str) -> Build:
+    build = POLICIES.get(name)
     if build is None:
-        near = difflib.get_close_matches(settings.policy, POLICIES, n=1)
+        near = difflib.get_close_matches(name, POLICIES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise SettingsError(f"EPP_POLICY={settings.policy!r}: expected one of {', '.join(sorted(POLICIES))}{hint}")
-    return build(settings, draw or random.Random())  # noqa: S311 - no secret hangs on a tie
+        raise SettingsError(f"EPP_POLICY={name!r}: expected one of {', '.join(sorted(POLICIES))}{hint}")
+    return build
 
 
 def _prices(settings: Settings) -> Prices:
@@ -39,4 +114,14 @@ def _prices(settings: Settings) -> Prices:
         in_flight=settings.price_in_flight,
         context=settings.price_context,
         exploration=settings.exploration,
+    )
+
+
+def _dynamo_weights(settings: Settings) -> DynamoWeights:
+    return DynamoWeights(
+        overlap_score_credit=settings.kv_overlap_score_credit,
+        overlap_score_credit_decay=settings.kv_overlap_score_credit_decay,
+        prefill_load_scale=settings.prefill_load_scale,
+        decode_active_request_weight=settings.decode_active_request_weight,
+        temperature=settings.temperature,
     )

@@ -69,7 +69,7 @@ class Scheduler:
     ) -> None:
         self._pool = pool
         self._index = index
-        self._policy = policy
+        self.policy = policy
         self._metrics = metrics or EngineMetrics(0.0)
         self._clock = clock
         self._fallbacks = fallbacks
@@ -108,7 +108,7 @@ class Scheduler:
         if not len(positions):
             raise NoEndpointError("no ready endpoint in the subset that the gateway allows")
         candidates = self._candidates(request, snapshot, positions, header)
-        choice = self._policy.pick(request, candidates)
+        choice = self.policy.pick(request, candidates)
         work = _work(request, candidates, choice.best, shown=shown)
         reservation = self.load.reserve(int(candidates.columns[choice.best]), work)
         self._usual_prefill += _SMOOTHING * (work.prefill_seconds - self._usual_prefill)
@@ -154,6 +154,7 @@ class Scheduler:
             kv_used=engines.kv_used,
             prompt_tokens=prompt_tokens,
             header=header,
+            sample=self._metrics.sample,
             now=now,
         )
 

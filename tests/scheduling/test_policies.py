@@ -6,10 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from epp.scheduling.approximate_prefix import ApproximatePrefix
+from epp.prompts.prompt import Request
 from epp.scheduling.predicted_ttft import PredictedTtft
 from epp.scheduling.round_robin import RoundRobin
 from epp.scheduling.scheduler import NoEndpointError
+from epp.scheduling.sent_prefixes import SentPrefixes
 from epp.settings import SettingsError
 from tests.scheduling.policies import NAMES, policy
 from tests.scheduling.worlds import endpoint, request_of, world
@@ -69,8 +70,6 @@ def test_a_late_scrape_or_a_long_stream_changes_nothing_in_what_was_promised():
 
 
 def test_an_unknown_prompt_is_sized_by_its_bytes():
-    from epp.prompts.prompt import Request
-
     here = world(predicted(), endpoints=2)
     first = here.scheduler.pick(Request(size=400_000)).decision.endpoint.name
     assert here.scheduler.load.prefill_tokens.sum() == 100_000
@@ -78,7 +77,7 @@ def test_an_unknown_prompt_is_sized_by_its_bytes():
 
 
 def test_approximate_prefix_returns_to_where_the_prompt_was_sent():
-    here = world(ApproximatePrefix(), endpoints=4)
+    here = world(policy("approximate-prefix"), endpoints=4)
     for first in (0, 100_000, 200_000):
         prompt = request_of(2000, first=first)
         pick = here.scheduler.pick(prompt)
@@ -88,17 +87,21 @@ def test_approximate_prefix_returns_to_where_the_prompt_was_sent():
         assert again.decision.endpoint is pick.decision.endpoint
 
 
-def test_approximate_prefix_forgets_an_endpoint_that_restarted_and_the_least_recent_prompts():
-    approximate = ApproximatePrefix(capacity_blocks=30)
-    here = world(approximate, endpoints=1)
-    candidates_costs = []
-    for first in (0, 0, 50_000, 0):
-        here.scheduler.pick(request_of(64 * 20, first=first)).reservation.release()
-        candidates_costs.append(len(approximate._sent[0]._keys))
-    assert candidates_costs == [20, 20, 30, 30]
+def test_memory_of_prompts_forgets_an_endpoint_that_restarted_and_the_least_recent_prompts():
+    sent = SentPrefixes(capacity_blocks=30)
+    here = world(RoundRobin(), endpoints=1)
+
+    def share(prompt: Request) -> float:
+        candidates = here.candidates(prompt)
+        shares = sent.shares(prompt, candidates)
+        sent.remember(prompt, candidates, 0)
+        return float(shares[0])
+
+    old, new = request_of(64 * 20), request_of(64 * 20, first=50_000)
+    assert [share(old), share(old), share(new)] == [0.0, 1.0, 0.0]
+    assert share(old) == 0.5, "10 of its 20 blocks made room, the deepest first"
     here.pool.replace([endpoint(0, uid="again")])
-    here.scheduler.pick(request_of(64))
-    assert len(approximate._sent[0]._keys) == 1
+    assert share(old) == 0.0
 
 
 def test_fallbacks_follow_in_order_of_cost():

@@ -8,7 +8,8 @@ from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
 from epp.kvcache.prefix_index import Match
 from epp.prompts.prompt import Prompt, Request, TokenSource
-from epp.scheduling.policy import Policy
+from epp.scheduling.candidates import Candidates
+from epp.scheduling.policy import Choice, Policy
 from epp.scheduling.scheduler import Scheduler
 
 
@@ -40,6 +41,21 @@ class World:
     pool: Pool
     index: ToldIndex
     clock: HandClock
+
+    def candidates(self, request: Request, **headers: str) -> Candidates:
+        """What a policy would see."""
+        seen: list[Candidates] = []
+
+        class Look:
+            name = "look"
+
+            def pick(self, request: Request, candidates: Candidates) -> Choice:
+                seen.append(candidates)
+                return Choice(0, np.zeros(len(candidates)), "")
+
+        looking = Scheduler(pool=self.pool, index=self.index, policy=Look(), clock=self.clock)
+        looking.pick(request, header=lambda name: headers.get(name.replace("-", "_"), ""))
+        return seen[0]
 
     def names_picked(self, count: int, request: Request) -> list[str]:
         return [self.scheduler.pick(request).decision.endpoint.name for _ in range(count)]

@@ -17,6 +17,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     """Several policies on one trace."""
     _add_conditions(parser)
     parser.add_argument("--policies", help="names, separated by commas; default: all")
+    parser.add_argument("--scorers", action="append", default=[], help="weighted scorers, such as prefix:3,queue:2")
 
 
 def _add_conditions(parser: argparse.ArgumentParser) -> None:

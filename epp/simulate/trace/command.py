@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from random import Random
 
@@ -21,23 +21,30 @@ from epp.simulate.trace.summary import Summary, summarise
 def trace(arguments: argparse.Namespace) -> int:
     """Replay with one policy."""
     settings = load_settings()
-    return _report(arguments, [arguments.policy or settings.policy], settings)
+    if arguments.policy:
+        settings = _named(settings, arguments.policy)
+    return _report(arguments, {settings.scorers or settings.policy: settings})
 
 
 def compare(arguments: argparse.Namespace) -> int:
     """Replay with several policies."""
+    settings = load_settings()
     names = arguments.policies.split(",") if arguments.policies else list(POLICIES)
-    return _report(arguments, names, load_settings())
+    scored = {each: settings.model_copy(update={"scorers": each, "config_file": None}) for each in arguments.scorers}
+    return _report(arguments, {name: _named(settings, name) for name in names} | scored)
 
 
-def _report(arguments: argparse.Namespace, names: list[str], settings: Settings) -> int:
+def _named(settings: Settings, policy: str) -> Settings:
+    return settings.model_copy(update={"policy": policy, "scorers": None, "config_file": None})
+
+
+def _report(arguments: argparse.Namespace, variants: Mapping[str, Settings]) -> int:
     try:
         conditions = _conditions(arguments)
         requests = read_trace(arguments.trace, speed=arguments.speed)[: arguments.first]
-        policies = [(name, _build(settings.model_copy(update={"policy": name}))) for name in names]
-    except (TraceError, SettingsError) as error:
-        print(f"epp: {error}", file=sys.stderr)  # noqa: T201 - a command speaks to a person
-        return 2
+        policies = [(name, _build(settings)) for name, settings in variants.items()]
+    except TraceError as error:
+        raise SettingsError(str(error)) from None
     summaries = []
     for name, build in policies:
         summaries.append(summarise(name, requests, run(requests, build, conditions), conditions))

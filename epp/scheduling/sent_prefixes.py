@@ -1,4 +1,4 @@
-"""A policy without events: prefixes guessed from our own picks, and load."""
+"""What caches must hold, guessed from where prompts were sent: for engines without KV events."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,34 +10,34 @@ from numpy.typing import NDArray
 from epp.endpoints.endpoint import HostPort
 from epp.prompts.prompt import Prompt, Request
 from epp.scheduling.candidates import Candidates
-from epp.scheduling.policy import Choice
 
 _BLOCK_TOKENS = 64
 _MOST_BLOCKS = 2048
-_CAPACITY_BLOCKS = 31_250
-"""Blocks remembered per endpoint."""
-_PREFIX_WEIGHT, _QUEUE_WEIGHT, _WORK_WEIGHT = 3.0, 2.0, 2.0
 
 
-class ApproximatePrefix:
-    """Weighted sum of three scores in 0..1: share of the prompt sent there before, fewest in flight, least prefill."""
+class SentPrefixes:
+    """Which prompts were sent to which endpoint: a guess at what its cache holds."""
 
-    name = "approximate-prefix"
-
-    def __init__(self, capacity_blocks: int = _CAPACITY_BLOCKS) -> None:
+    def __init__(self, capacity_blocks: int) -> None:
         self._capacity = capacity_blocks
         self._sent: dict[int, _Sent] = {}
+        self._last: tuple[Prompt, list[int]] | None = None
 
-    def pick(self, request: Request, candidates: Candidates) -> Choice:
-        """The best score; the prompt then counts as cached there."""
-        keys = _block_keys(request.prompt)
-        held = np.array([self._of(candidates, i).leading(keys) for i in range(len(candidates))], dtype=np.float64)
-        score = _PREFIX_WEIGHT * held / max(len(keys), 1)
-        score += _QUEUE_WEIGHT * _less_is_better(candidates.in_flight)
-        score += _WORK_WEIGHT * _less_is_better(candidates.prefill_tokens)
-        best = int(score.argmax())
-        self._of(candidates, best).remember(keys)
-        return Choice(best, -score, "most of its prompt sent there before, least load")
+    def shares(self, request: Request, candidates: Candidates) -> NDArray[np.float64] | None:
+        """Share of the prompt's blocks that was sent to each candidate before; None for a prompt without blocks."""
+        keys = self._keys(request.prompt)
+        if not keys:
+            return None
+        return np.array([self._of(candidates, i).leading(keys) for i in range(len(candidates))]) / len(keys)
+
+    def remember(self, request: Request, candidates: Candidates, position: int) -> None:
+        """The prompt was sent to the candidate at `position`."""
+        self._of(candidates, position).remember(self._keys(request.prompt))
+
+    def _keys(self, prompt: Prompt) -> list[int]:
+        if self._last is None or self._last[0] is not prompt:
+            self._last = (prompt, _block_keys(prompt))
+        return self._last[1]
 
     def _of(self, candidates: Candidates, position: int) -> "_Sent":
         column, incarnation = int(candidates.columns[position]), candidates.endpoints[position].incarnation
@@ -79,11 +79,3 @@ def _block_keys(prompt: Prompt) -> list[int]:
         key = xxhash.xxh3_64_intdigest(data[start : start + size], seed=key)
         keys.append(key)
     return keys
-
-
-def _less_is_better(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """1 for the least, 0 for the most; 1 where all are equal."""
-    least, most = int(values.min()), int(values.max())
-    if least == most:
-        return np.ones(len(values))
-    return np.asarray((most - values) / (most - least))
