@@ -19,6 +19,7 @@ from jinja2.utils import Namespace
 from epp.prompts.content_format import reads_parts
 from epp.prompts.conversation import TemplateMessage
 
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
@@ -53,9 +54,14 @@ class ChatTemplate:
         continue_final_message: bool = False,
     ) -> str:
         """The prompt text. Raises RenderError; a template from outside may also run for ever."""
-        if continue_final_message and add_generation_prompt:
-            raise RenderError("continue_final_message and add_generation_prompt exclude each other")
-        final = _mark_final(messages) if continue_final_message else ""
+        messages = [_with_reasoning(message) for message in messages]
+        final = ""
+        if continue_final_message:
+            if add_generation_prompt:
+                raise RenderError("continue_final_message and add_generation_prompt exclude each other")
+            if "content" not in self.text:
+                raise RenderError("continue_final_message with a template that does not read content")
+            final = _mark_final(messages)
         given = {
             **self._special_tokens,
             **(variables or {}),
@@ -69,6 +75,14 @@ class ChatTemplate:
         except Exception as error:
             raise RenderError(f"{type(error).__name__}: {error}") from error
         return _cut_at_mark(text, final) if continue_final_message else text
+
+
+def _with_reasoning(message: TemplateMessage) -> TemplateMessage:
+    """The message with its reasoning under the names that templates read, and without nulls."""
+    reasoning = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
+    if reasoning is not None:
+        message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
+    return {key: value for key, value in message.items() if value is not None}
 
 
 def _mark_final(messages: list[TemplateMessage]) -> str:

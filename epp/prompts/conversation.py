@@ -1,7 +1,7 @@
 """Messages of a request in the form in which vLLM hands them to a chat template.
 
 The rules are vLLM's (renderers/chat_utils, 0.33): content as one string or as parts, whichever the template reads;
-arguments of tool calls as objects; one reasoning text under every name that templates know.
+arguments of tool calls as objects; one reasoning text under the old and the new name.
 """
 
 import json
@@ -93,7 +93,7 @@ def _assistant(message: Message, result: TemplateMessage) -> None:
         result["tool_calls"] = [_call(call) for call in message.tool_calls]
     reasoning = message.reasoning if message.reasoning is not None else message.reasoning_content
     if reasoning is not None:
-        result["reasoning"] = result["reasoning_content"] = result["thinking"] = reasoning
+        result["reasoning"] = result["reasoning_content"] = reasoning
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from epp.prompts.cuts import NEWLINE, SPACE, SPACE_DROPPED, Cutter, holds, safe_rules
 from epp.prompts.huggingface import HuggingFaceEncoder
-from tests.prompts.tokenizers import NAMES, encoder
+from tests.prompts.real_tokenizers import NAMES, encoder
 
 MARKS = ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁sentence｜>")
 

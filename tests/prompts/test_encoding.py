@@ -12,7 +12,7 @@ from epp.prompts.chunk_cache import ChunkCache
 from epp.prompts.cuts import SPACE, Cutter, safe_rules
 from epp.prompts.encoding import CachedEncoding, EncodingLimits, EncodingThreads
 from epp.prompts.metrics import EncodingMetrics
-from tests.prompts.tokenizers import encoder
+from tests.prompts.real_tokenizers import encoder
 
 TEXT = "The quick brown fox jumps over the lazy dog, again and again; 1234 times.\n" * 400
 
