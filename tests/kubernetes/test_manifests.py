@@ -1,0 +1,148 @@
+"""Every manifest is rendered and applied to a real API server with strict validation of every field.
+
+Kinds of Gateway API and its Inference Extension are checked by their upstream CRDs; PodMonitor, DestinationRule and
+HealthCheckPolicy by the minimal schemas of our own in crds/own.
+"""
+
+import copy
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from epp.settings import load_settings
+from tests.kubernetes.build import CRDS, renderer
+from tests.kubernetes.cluster import Cluster, load_crds
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
+EVERYTHING = MANIFESTS / "chart" / "ci" / "everything-values.yaml"
+CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
+
+
+@pytest.fixture(scope="session")
+def render(kubeserver: Path) -> Path:
+    return renderer()
+
+
+@pytest.fixture
+async def full_cluster(cluster: Cluster, upstream_crds: list[dict]) -> Cluster:
+    """All kinds that the manifests use; workloads must be as safe as the strictest pod standard demands."""
+    own = load_crds(CRDS / "own")
+    upstream = [crd for crd in upstream_crds if crd["kind"] == "CustomResourceDefinition"]
+    await cluster.install(*upstream, *own)
+    return cluster
+
+
+def kustomized(render: Path, folder: Path) -> list[dict]:
+    return _documents([render, "kustomize", folder])
+
+
+def charted(render: Path, namespace: str, values: Path | None = None) -> list[dict]:
+    return _documents([render, "helm", MANIFESTS / "chart", "epp", namespace, *([values] if values else [])])
+
+
+def _documents(command: list[object]) -> list[dict]:
+    text = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+async def apply(cluster: Cluster, documents: list[dict]) -> None:
+    """Server-side apply with strict field validation: an unknown or doubled field is an error."""
+    plurals: dict[str, dict[str, str]] = {}
+    for document in documents:
+        version = document["apiVersion"]
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if version not in plurals:
+            resources = (await cluster.call("GET", root))["resources"]
+            plurals[version] = {item["kind"]: item["name"] for item in resources if "/" not in item["name"]}
+        document["metadata"]["namespace"] = cluster.namespace
+        plural, name = plurals[version][document["kind"]], document["metadata"]["name"]
+        path = f"{root}/namespaces/{cluster.namespace}/{plural}/{name}"
+        strictly = "?fieldManager=check&force=true&fieldValidation=Strict"
+        await cluster.call("PATCH", path + strictly, document, "application/apply-patch+yaml")
+
+
+async def check(cluster: Cluster, documents: list[dict]) -> None:
+    assert not {document["kind"] for document in documents} & CLUSTER_WIDE, "nothing needs a cluster admin"
+    await apply(cluster, copy.deepcopy(documents))
+    deployment = one(documents, "Deployment", "epp")
+    template = deployment["spec"]["template"]
+    await runs_restricted(cluster, template)
+    settings = one(documents, "ConfigMap", template["spec"]["containers"][0]["envFrom"][0]["configMapRef"]["name"])
+    in_force = load_settings(settings["data"])
+    pools = {document["metadata"]["name"] for document in documents if document["kind"] == "InferencePool"}
+    assert in_force.pool_name in pools
+    assert in_force.prefill_pool_name in {None, *pools}
+    grace = template["spec"]["terminationGracePeriodSeconds"]
+    assert grace > in_force.drain_delay_seconds + in_force.drain_timeout_seconds
+    for document in documents:
+        if document["kind"] == "Role":
+            assert {verb for rule in document["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+
+
+async def runs_restricted(cluster: Cluster, template: dict) -> None:
+    """The real admission check of the `restricted` pod security standard lets the pod in."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    await cluster.patch(f"/api/v1/namespaces/{cluster.namespace}", {"metadata": {"labels": labels}})
+    await cluster.create(
+        cluster.pods + "?fieldValidation=Strict", {"metadata": {"name": "trial"}, "spec": template["spec"]}
+    )
+
+
+def one(documents: list[dict], kind: str, name: str) -> dict:
+    (found,) = [doc for doc in documents if doc["kind"] == kind and doc["metadata"]["name"] == name]
+    return found
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+async def test_overlay(full_cluster: Cluster, render: Path, overlay: str):
+    await check(full_cluster, kustomized(render, MANIFESTS / "overlays" / overlay))
+
+
+@pytest.mark.parametrize("component", ["monitoring", "hpa"])
+async def test_components_join_an_overlay(full_cluster: Cluster, render: Path, tmp_path: Path, component: str):
+    for name in ("base", "components", "overlays"):
+        (tmp_path / name).mkdir()
+        _copy(MANIFESTS / name, tmp_path / name)
+    own = {
+        "resources": ["../overlays/istio"],
+        "components": [f"../components/{component}", "../components/vllm", "../components/pd"],
+    }
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    await check(full_cluster, kustomized(render, tmp_path / "own"))
+
+
+@pytest.mark.parametrize("values", [None, EVERYTHING], ids=["defaults", "everything"])
+async def test_chart(full_cluster: Cluster, render: Path, values: Path | None):
+    await check(full_cluster, charted(render, full_cluster.namespace, values))
+
+
+async def test_the_chart_shows_the_failure_mode(full_cluster: Cluster, render: Path):
+    by_default = charted(render, "ns")
+    chosen = charted(render, "ns", EVERYTHING)
+    assert one(by_default, "InferencePool", "epp")["spec"]["endpointPickerRef"]["failureMode"] == "FailClose"
+    assert one(chosen, "InferencePool", "workers")["spec"]["endpointPickerRef"]["failureMode"] == "FailOpen"
+
+
+async def test_a_mistake_in_a_manifest_is_found(full_cluster: Cluster, render: Path):
+    documents = kustomized(render, MANIFESTS / "base")
+    one(documents, "Deployment", "epp")["spec"]["replica"] = 2
+    with pytest.raises(AssertionError, match=r"field not declared in schema|unknown field"):
+        await apply(full_cluster, documents)
+
+
+def test_base_and_chart_give_the_same_rights(render: Path):
+    base = one(kustomized(render, MANIFESTS / "base"), "Role", "epp")
+    chart = one(charted(render, "ns"), "Role", "epp")
+    assert json.dumps(base["rules"], sort_keys=True) == json.dumps(chart["rules"], sort_keys=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    for path in source.rglob("*.yaml"):
+        place = target / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(path.read_bytes())
