@@ -54,6 +54,10 @@ class EnvoyConfig:
     """Adds a listener that answers every request with this text, as the cheapest possible worker."""
     concurrency: int = 1
     """Envoy's worker threads."""
+    same_protocol: bool = False
+    """Speak to a worker as the client speaks: HTTP/2 for HTTP/2 and gRPC; else always HTTP/1.1."""
+    buffer_bytes: int | None = None
+    """Bytes of a body that buffered modes can hold; None: Envoy's own limit, 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +161,14 @@ def bootstrap_config(config: EnvoyConfig, nonce: str) -> Json:
     """The whole bootstrap, in Envoy's JSON form."""
     filters = [] if config.picker_port is None else [_ext_proc(config)]
     listeners = [_listener("proxy", filters, {"cluster": "workers", "timeout": "0s"}, nonce)]
-    clusters = [_workers()]
+    clusters = [_workers(config)]
     if config.direct_answer is not None:
         listeners.append(_listener("answer", [], None, nonce, config.direct_answer))
     if config.picker_port is not None:
         clusters.append(_picker(config.picker_port))
+    if config.buffer_bytes is not None:
+        for holder in (*listeners, *clusters):
+            holder["per_connection_buffer_limit_bytes"] = config.buffer_bytes
     return {
         "admin": {"address": _loopback(0)},
         "static_resources": {"listeners": listeners, "clusters": clusters},
@@ -235,7 +242,8 @@ def _ext_proc(config: EnvoyConfig) -> Json:
     }
 
 
-def _workers() -> Json:
+def _workers(config: EnvoyConfig) -> Json:
+    protocol: Json = {"use_downstream_protocol_config": {"http2_protocol_options": {}}}
     return {
         "name": "workers",
         "type": "ORIGINAL_DST",
@@ -243,25 +251,25 @@ def _workers() -> Json:
         "connect_timeout": "2s",
         "original_dst_lb_config": {"use_http_header": True, "http_header_name": DESTINATION_HEADER},
         "circuit_breakers": _no_breakers(),
+        **(_http_options(protocol) if config.same_protocol else {}),
     }
 
 
 def _picker(port: int) -> Json:
-    options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
     address = {"endpoint": {"address": _loopback(port)}}
     return {
         "name": "picker",
         "type": "STATIC",
         "connect_timeout": "2s",
         "circuit_breakers": _no_breakers(),
-        "typed_extension_protocol_options": {
-            options: {
-                "@type": "type.googleapis.com/" + options,
-                "explicit_http_config": {"http2_protocol_options": {}},
-            }
-        },
+        **_http_options({"explicit_http_config": {"http2_protocol_options": {}}}),
         "load_assignment": {"cluster_name": "picker", "endpoints": [{"lb_endpoints": [address]}]},
     }
+
+
+def _http_options(options: Json) -> Json:
+    name = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    return {"typed_extension_protocol_options": {name: {"@type": f"type.googleapis.com/{name}", **options}}}
 
 
 def _no_breakers() -> Json:

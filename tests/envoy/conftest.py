@@ -38,3 +38,15 @@ def chain(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Itera
     """Two workers, the default policy, both bodies full duplex; shared by the tests of one file."""
     with running_chain(tmp_path_factory.mktemp("chain"), model_folder) as chain:
         yield chain
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what the matrix of body modes found, in one table."""
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    rows = [value for report in reports for name, value in report.user_properties if name == "matrix"]
+    if rows:
+        names = list(rows[0])
+        terminalreporter.section("body modes through Envoy, byte for byte")
+        for row in [dict(zip(names, names, strict=True)), *sorted(rows, key=lambda row: list(row.values())[:2])]:
+            cells = [str(row.get(name, ""))[:20].ljust(20 if name in names[:2] else 10) for name in names]
+            terminalreporter.write_line(" ".join(cells).rstrip())
