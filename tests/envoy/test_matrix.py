@@ -118,8 +118,10 @@ async def http1_worker() -> AsyncIterator[int]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    yield runner.addresses[0][1]
-    await runner.cleanup()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
 
 
 @asynccontextmanager
@@ -135,12 +137,14 @@ async def placed(request_mode: BodyMode, response_mode: BodyMode, *, same_protoc
         buffer_bytes=32 * 1024 * KIB,
     )
     worker = echo_worker() if same_protocol else http1_worker()
-    async with worker as port, ClientSession(timeout=ClientTimeout(30)) as session:
-        world.pool.replace([Endpoint(name="w", address="127.0.0.1", port=port)])
-        with running_envoy(config) as envoy:
-            yield Place(world, envoy.port, envoy.nonce, session)
-            await settled(world)
-    await transport.stop()
+    try:
+        async with worker as port, ClientSession(timeout=ClientTimeout(30)) as session:
+            world.pool.replace([Endpoint(name="w", address="127.0.0.1", port=port)])
+            with running_envoy(config) as envoy:
+                yield Place(world, envoy.port, envoy.nonce, session)
+                await settled(world)
+    finally:
+        await transport.stop()
 
 
 async def settled(world: World) -> None:

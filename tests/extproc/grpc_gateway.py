@@ -57,9 +57,11 @@ async def served(world: World) -> AsyncIterator[tuple[GrpcTransport, grpc.aio.Ch
     """The world's servicer behind a real server, and a channel to it."""
     transport = GrpcTransport(world.servicer.serve, host="127.0.0.1", port=0)
     port = await transport.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield transport, channel
-    await transport.stop()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield transport, channel
+    finally:
+        await transport.stop()
 
 
 async def settled(world: World) -> None:

@@ -30,8 +30,10 @@ async def serving(**settings: object) -> AsyncIterator[int]:
     transport = GrpcTransport(
         world.servicer.serve, host="127.0.0.1", port=0, settings=CarrierSettings(secure_serving=True, **settings)
     )
-    yield await transport.start()
-    await transport.stop()
+    try:
+        yield await transport.start()
+    finally:
+        await transport.stop()
 
 
 async def pick(port: int, credentials: grpc.ChannelCredentials, name: str = "localhost") -> str:
