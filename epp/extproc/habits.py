@@ -4,7 +4,7 @@ from epp.extproc.exchange import Exchange
 from epp.settings import BodyMode
 
 _LONG_SECONDS = 1.0
-"""A stream open this long after its response headers proves that the gateway keeps streams to the end."""
+"""A stream open this long without a message proves that the gateway keeps streams to the end."""
 _SHORT_SECONDS = 0.05
 """A stream over this soon after its response headers may have ended with them."""
 
@@ -22,23 +22,24 @@ class Habits:
         self._show_responses: set[_Modes] = set()
         self._keep_streams: set[_Modes] = set()
 
-    def learn(self, exchange: Exchange, since_headers: float) -> None:
-        """Take in a stream that ended `since_headers` seconds after its response headers (0: there were none)."""
+    def learn(self, exchange: Exchange, quiet: float) -> None:
+        """Take in a stream that ended `quiet` seconds after its pick or its response headers."""
         modes = _modes(exchange)
         if exchange.response.begun:
             self._show_responses.add(modes)
-        if exchange.response.ended or since_headers >= _LONG_SECONDS:
+        if exchange.response.ended or quiet >= _LONG_SECONDS:
             self._keep_streams.add(modes)
 
-    def unseen(self, exchange: Exchange, since_headers: float) -> bool:
+    def unseen(self, exchange: Exchange, quiet: float) -> bool:
         """Whether the worker may still be busy although the stream is over."""
+        modes = _modes(exchange)
         if exchange.response.ended or exchange.response_mode not in (BodyMode.NONE, BodyMode.AUTO):
             return False
-        modes = _modes(exchange)
-        if not exchange.response.begun:
-            return modes not in self._show_responses
-        ended_with_headers = exchange.response.streamed and since_headers < _SHORT_SECONDS
-        return ended_with_headers and modes not in self._keep_streams
+        if modes in self._keep_streams or quiet >= _LONG_SECONDS:
+            return False
+        if exchange.response.begun:
+            return exchange.response.streamed and quiet < _SHORT_SECONDS
+        return modes not in self._show_responses
 
 
 def _modes(exchange: Exchange) -> _Modes:

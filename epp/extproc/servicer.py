@@ -236,9 +236,9 @@ class Servicer:
         """The one place where a request's load ends."""
         if visit.pick is not None:
             visit.pick.reservation.release()
-        since_headers = 0.0 if visit.headers_at is None else self._clock() - visit.headers_at
-        outcome = self._outcome(exchange, visit, unseen=self._habits.unseen(exchange, since_headers))
-        self._habits.learn(exchange, since_headers)
+        quiet = self._clock() - (visit.headers_at or visit.picked_at) if visit.pick is not None else 0.0
+        outcome = self._outcome(exchange, visit, unseen=self._habits.unseen(exchange, quiet))
+        self._habits.learn(exchange, quiet)
         if visit.pick is not None and _failed(outcome):
             self._retries.failed(visit.request.id, visit.pick.decision.endpoint.host_port, self._clock())
         self._metrics.ended(outcome.ending)

@@ -44,7 +44,7 @@ async def placed(response_mode: BodyMode, *, trailers: bool = True) -> AsyncIter
     world.pool.replace([Endpoint(name="w", address="127.0.0.1", port=runner.addresses[0][1])])
     config = EnvoyConfig(
         picker_port=await transport.start(),
-        request_body=BodyMode.FULL_DUPLEX_STREAMED if trailers else BodyMode.BUFFERED,
+        request_body=BodyMode.FULL_DUPLEX_STREAMED if trailers else BodyMode.NONE,
         response_body=response_mode,
         trailers=trailers,
     )

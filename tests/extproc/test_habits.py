@@ -52,6 +52,7 @@ SSE = response_headers("text/event-stream")
     ("messages", "seconds", "ending"),
     [
         (ask(BUFFERED, NONE), 0.0, Ending.UNSEEN),
+        (ask(BUFFERED, NONE), 60.0, Ending.ABORTED),
         (ask(DUPLEX, DUPLEX), 0.0, Ending.ABORTED),
         ([*ask(DUPLEX, NONE), SSE], 0.0, Ending.UNSEEN),
         ([*ask(DUPLEX, NONE), SSE], 60.0, Ending.COMPLETE),

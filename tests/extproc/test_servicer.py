@@ -159,7 +159,9 @@ class BrokenScheduler:
     real: Scheduler
     failures: list[BaseException] = field(default_factory=list)
 
-    def pick(self, request: Request, *, subset: Collection[str] | None, avoid: Collection[HostPort]) -> Pick:
+    def pick(
+        self, request: Request, *, subset: Collection[str] | None, avoid: Collection[HostPort], **more: object
+    ) -> Pick:
         if self.failures:
             raise self.failures.pop()
         return self.real.pick(request, subset=subset, avoid=avoid)
