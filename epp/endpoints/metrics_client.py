@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 MAX_PAGE_BYTES = 4 * 1024 * 1024
 _CHUNKS, _UNTIL_CLOSED = -1, -2
@@ -46,8 +47,8 @@ class PageConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ready to ask."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A TCP transport by construction, though uvloop's does not inherit from asyncio.Transport.
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The engine closed; an answer without a stated length ends here."""

@@ -172,3 +172,9 @@ class _Deaf(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return False
+
+
+def test_readings_arrive_on_uvloop_too():
+    uvloop = pytest.importorskip("uvloop")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(test_readings_follow_the_engine_and_an_endpoint_that_left_is_forgotten())

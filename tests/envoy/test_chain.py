@@ -4,11 +4,12 @@ import http.client
 import json
 import random
 import socket
+import time
 
 import pytest
 
 from epp.simulate.engine.answers import is_answer
-from tests.envoy.chain import SPOOFED, Chain, said
+from tests.envoy.chain import SPOOFED, Chain, eventually, said
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
@@ -78,3 +79,21 @@ def test_wrong_bytes_on_the_grpc_port_stop_nothing(chain: Chain, garbage: bytes)
 def test_everything_that_began_has_ended(chain: Chain) -> None:
     assert chain.chat("one more").status == 200
     chain.settles()
+
+
+def test_the_workers_metrics_are_read_and_their_events_followed(chain: Chain) -> None:
+    eventually(lambda: chain.status()["engine_metrics"]["stale"] == 0)
+    assert [rank["connected"] for rank in chain.status()["kv"]["ranks"]] == [True, True]
+
+
+def test_predicted_cached_tokens_are_those_that_the_workers_report(chain: Chain) -> None:
+    chain.settles()
+    before = chain.status()["fidelity"]
+    for turn in range(1, 6):
+        assert chain.chat("the same beginning " * 40 * turn).status == 200
+        time.sleep(0.1)
+    chain.settles()
+    after = chain.status()["fidelity"]
+    assert after["compared"] - before["compared"] == 5
+    assert after["equal"] - before["equal"] == 5
+    assert after["predicted_tokens"] > before["predicted_tokens"]
