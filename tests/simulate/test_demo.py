@@ -3,7 +3,7 @@
 import pytest
 
 from epp.simulate.demo.client import Measured
-from epp.simulate.demo.results import Run, median_ratio
+from epp.simulate.demo.results import Predictions, Run, median_ratio
 from epp.simulate.demo.verdict import findings
 from epp.simulate.demo.workload import Shape, agents
 
@@ -25,7 +25,7 @@ def test_conversations_share_system_prompts_and_nothing_else() -> None:
 
 def run(label: str, seconds: float, *, cached: int, right: int = 0, errors: int = 0) -> Run:
     """100 requests whose times lie around `seconds`."""
-    result = Run(label, label, compared=100, predicted_right=right)
+    result = Run(label, label, predictions=Predictions(right, 100 - right, 0))
     for i in range(100):
         time = seconds * (1 + (i % 5) / 10)
         error = "no" if i < errors else ""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from epp.simulate.demo.results import Predictions
 from epp.simulate.demo.workload import Shape
 from epp.simulate.envoy import Envoy, EnvoyConfig, running_envoy
 from epp.simulate.processes import Picker, Worker, running_picker
@@ -78,14 +79,15 @@ def forget_caches(workers: Sequence[Worker]) -> None:
             time.sleep(0.1)
 
 
-def predictions(picker: Picker) -> tuple[int, int]:
-    """Requests whose cached tokens were predicted and reported, and how many of them were equal."""
+def predictions(picker: Picker) -> Predictions:
+    """How well the picker knew the caches, once all its exchanges have ended."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while True:
         with urllib.request.urlopen(f"http://127.0.0.1:{picker.admin_port}/status", timeout=10) as response:
             status = json.load(response)
         if status["exchanges"]["open"] == 0 or time.monotonic() > deadline:
-            return status["fidelity"]["compared"], status["fidelity"]["equal"]
+            counts = status["fidelity"]
+            return Predictions(equal=counts["equal"], over=counts["over"], under=counts["under"])
         time.sleep(0.1)
 
 

@@ -79,7 +79,7 @@ def _run(run: Run, shape: Shape, workers: Sequence[Worker], model: Path, folder:
         with contextlib.suppress(TimeoutError):
             asyncio.run(asyncio.wait_for(client.run(agents(shape, seed)), RUN_SECONDS))
         if run.policy == KV_POLICY:
-            run.compared, run.predicted_right = predictions(picker)
+            run.predictions = predictions(picker)
 
 
 def _report(runs: tuple[Run, Run, Run], shape: Shape, console: Console) -> int:

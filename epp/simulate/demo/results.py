@@ -11,6 +11,22 @@ from epp.simulate.demo.client import Measured
 _RESAMPLES = 2000
 
 
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """Requests by how the cached tokens that the picker predicted compare with those that the worker reported."""
+
+    equal: int
+    over: int
+    """More was predicted than the worker had."""
+    under: int
+
+    @property
+    def right(self) -> float:
+        """Share predicted exactly; 0 when nothing could be compared."""
+        compared = self.equal + self.over + self.under
+        return self.equal / compared if compared else 0.0
+
+
 @dataclass(slots=True)
 class Run:
     """One policy's results, growing while it runs."""
@@ -18,9 +34,8 @@ class Run:
     policy: str
     label: str
     measured: list[Measured] = field(default_factory=list)
-    compared: int = 0
-    """Requests whose cached tokens the picker predicted and the worker reported."""
-    predicted_right: int = 0
+    predictions: Predictions | None = None
+    """None: the policy follows no events."""
 
     @property
     def picks(self) -> list[int]:

@@ -22,6 +22,6 @@ def results_table(runs: Sequence[Run], expected: int) -> Table:
             f"{run.ttft(50) * 1000:.0f} ms",
             f"{run.ttft(95) * 1000:.0f} ms",
             " ".join(str(count) for count in run.picks),
-            f"{run.predicted_right / run.compared:.1%}" if run.compared else "-",
+            f"{run.predictions.right:.1%}" if run.predictions else "-",
         )
     return table

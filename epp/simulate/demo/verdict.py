@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from epp.simulate.demo.results import Run, median_ratio
+from epp.simulate.demo.results import Predictions, Run, median_ratio
 
 ROUND_ROBIN_BAR = 0.6
 """KV-aware TTFT p50 over round robin's, at most."""
@@ -29,9 +29,7 @@ def findings(round_robin: Run, approximate: Run, kv: Run, expected: int) -> list
         found.append(Finding(f"{text}; bar {bar:g}", ratio.value <= bar))
         text = f"cached share {kv.cached_share:.1%} against {baseline.cached_share:.1%} of {baseline.label}"
         found.append(Finding(text, kv.cached_share > baseline.cached_share))
-    right = kv.predicted_right / kv.compared if kv.compared else 0.0
-    text = f"cached tokens predicted exactly in {kv.predicted_right} of {kv.compared} requests ({right:.1%})"
-    found.append(Finding(f"{text}; bar {RIGHT_BAR:.0%}", right >= RIGHT_BAR))
+    found.append(_predicted(kv.predictions or Predictions(0, 0, 0)))
     return found
 
 
@@ -41,3 +39,11 @@ def _complete(run: Run, expected: int) -> Finding:
     if run.errors:
         text += f"; first error: {run.errors[0]}"
     return Finding(text, done == expected)
+
+
+def _predicted(counts: Predictions) -> Finding:
+    text = (
+        f"cached tokens predicted exactly: {counts.right:.1%} of requests; "
+        f"{counts.over} times too many, {counts.under} times too few; bar {RIGHT_BAR:.0%}"
+    )
+    return Finding(text, counts.right >= RIGHT_BAR)

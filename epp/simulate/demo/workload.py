@@ -39,15 +39,15 @@ class Conversation:
 class Shape:
     """How big the load is; a word comes to one token with the demo's tokenizer."""
 
-    system_prompts: int = 4
-    system_words: int = 2000
+    system_prompts: int = 3
+    system_words: int = 1500
     agents: int = 20
     """Conversations that run at the same time."""
     conversations_per_agent: int = 2
-    turns: int = 8
+    turns: int = 7
     task_words: int = 300
-    result_words: int = 400
-    pause_seconds: float = 1.2
+    result_words: int = 450
+    pause_seconds: float = 1.0
     """Mean time that a tool runs."""
     answer_tokens: int = 40
 
