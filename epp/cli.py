@@ -46,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(commands)
     _add_simulate(commands)
     _add_conformance(commands)
+    _add_status(commands)
+    _add_doctor(commands)
     return parser
 
 
@@ -138,6 +140,34 @@ def _add_conformance(commands: Commands) -> None:
 
 def _conformance(arguments: argparse.Namespace) -> int:
     from epp.conformance.command import run
+
+    return run(arguments)
+
+
+def _add_status(commands: Commands) -> None:
+    from epp.admin import arguments as admin
+
+    parser = command(commands, "status", "how a running EPP is, and what it knows", admin.STATUS_EXAMPLE)
+    admin.add_status_arguments(parser)
+    parser.set_defaults(run=_status)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from epp.admin.command import run
+
+    return run(arguments)
+
+
+def _add_doctor(commands: Commands) -> None:
+    from epp.admin import arguments as admin
+
+    parser = command(commands, "doctor", "what is wrong with a set-up, and how to mend it", admin.DOCTOR_EXAMPLE)
+    admin.add_doctor_arguments(parser)
+    parser.set_defaults(run=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from epp.admin.doctor.command import run
 
     return run(arguments)
 

@@ -15,13 +15,6 @@ from epp.admin.status import Status, decode
 TIMEOUT_SECONDS = 5.0
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `epp status`."""
-    parser.add_argument("--url", default="http://127.0.0.1:9091", help="admin port of the EPP (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print the document that the EPP serves")
-    parser.epilog = "example: kubectl exec deploy/epp -- epp status"
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print the status; 0 when the EPP is ready, 1 when it is not, 2 for a bad URL, 3 when it cannot be asked."""
     if not arguments.url.startswith(("http://", "https://")):

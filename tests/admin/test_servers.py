@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from epp.admin import command
+from epp.admin.arguments import add_status_arguments
 from epp.admin.metrics import MetricsServer
 from epp.admin.server import AdminServer
 from epp.admin.status import ProcessStatus, Status
@@ -58,7 +59,7 @@ async def served():
 
 async def ask(url: str, *options: str) -> int:
     parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
+    add_status_arguments(parser)
     return await asyncio.to_thread(command.run, parser.parse_args(["--url", url, *options]))
 
 

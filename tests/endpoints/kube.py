@@ -47,3 +47,7 @@ def pod(
 
 def pool(spec: dict) -> InferencePool:
     return msgspec.convert({"metadata": {"name": "pool"}, "spec": spec}, InferencePool)
+
+
+def convert(document: dict, kind: type) -> object:
+    return msgspec.convert(document, kind)
