@@ -108,17 +108,17 @@ def test_an_accepted_pool_is_fine():
 async def worker():
     """A worker whose blocks have 32 tokens."""
     page = 'vllm:cache_config_info{block_size="32",num_gpu_blocks="100"} 1\nvllm:num_requests_waiting 0\n'
+
+    async def metrics(_request: web.Request) -> web.Response:
+        return web.Response(text=page)
+
     application = web.Application()
-    application.router.add_get("/metrics", lambda _request: _text(page))
+    application.router.add_get("/metrics", metrics)
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     yield runner.addresses[0][1]
     await runner.cleanup()
-
-
-async def _text(page: str) -> web.Response:
-    return web.Response(text=page)
 
 
 async def test_what_a_worker_shows_over_the_network(worker: int):
