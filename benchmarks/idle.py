@@ -1,8 +1,8 @@
 """CPU of reading the metrics of 100 idle endpoints; baseline: the same pages through prometheus_client's parser."""
 
 import asyncio
-import json
 import multiprocessing
+import sys
 import time
 from multiprocessing.connection import Connection
 
@@ -10,6 +10,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.report import report
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.metrics import EngineMetrics
 from epp.endpoints.metrics_page import read_page
@@ -88,8 +89,8 @@ def main() -> None:
         server.terminate()
     ours, theirs = parse_cost()
     baseline = share + (theirs - ours) * ENDPOINTS / ScrapeRules().most_seconds
-    row = {"name": "idle_100", "value": round(share, 4), "unit": "share of a core", "baseline": round(baseline, 3)}
-    print(json.dumps(row | {"ratio": round(share / baseline, 4), "oldest_seconds": round(oldest, 2)}), flush=True)
+    print(f"oldest reading: {oldest:.2f} s", file=sys.stderr)
+    report("idle_100", share, "share of a core", baseline=baseline)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Mean time to first token on two public traces, simulated with the real scheduler; baseline: round robin."""
 
-import json
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.report import report
 from epp.scheduling.policies import policy_from
 from epp.scheduling.policy import Policy
 from epp.settings import Settings
@@ -25,16 +26,16 @@ def _policy(name: str) -> Callable[[random.Random], Policy]:
     return lambda draw: policy_from(settings, draw)
 
 
-def main() -> None:
-    for row, (trace_name, speed, cache_blocks) in CASES.items():
+def main(rows: Sequence[str]) -> None:
+    for row in rows or CASES:
+        trace_name, speed, cache_blocks = CASES[row]
         trace = read_trace(TRACES / f"{trace_name}_trace.jsonl", speed=speed)
         conditions = Conditions(cache_blocks=cache_blocks)
         value, baseline = (
             float(run(trace, _policy(name), conditions).ttft.mean()) for name in ("predicted-ttft", "round-robin")
         )
-        line = {"name": row, "value": round(value, 3), "unit": "s", "baseline": round(baseline, 3)}
-        print(json.dumps(line | {"ratio": round(value / baseline, 4)}), flush=True)
+        report(row, value, "s", baseline=baseline)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -59,6 +59,7 @@ class Load:
         self._first: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._since: NDArray[np.float64] = np.zeros(0)
         self._ends_unseen: NDArray[np.float64] = np.zeros(0)
+        self._next_unseen = np.inf
 
     def join(self, column: int, _endpoint: Endpoint) -> None:
         """A new endpoint owns `column`, with no load."""
@@ -74,15 +75,15 @@ class Load:
 
     def wait_seconds(self, columns: NDArray[np.intp], now: float) -> NDArray[np.float64]:
         """Predicted seconds until each column has done the prefill promised to it."""
-        since, first = self._since[columns], self._first[columns]
-        done = np.minimum((now - since) * _MICROS, first)
-        return np.asarray((self._promised[columns] - np.maximum(done, 0.0)) / _MICROS)
+        done = np.minimum((now - self._since.take(columns)) * _MICROS, self._first.take(columns))
+        wait: NDArray[np.float64] = (self._promised.take(columns) - np.maximum(done, 0.0)) / _MICROS
+        return wait
 
     def advance(self, now: float) -> None:
         """End the prefills whose end no message shows, when their predicted time is over."""
-        due = self._ends_unseen <= now
-        if due.any():
-            self._retire_unseen(due.nonzero()[0], now)
+        if now >= self._next_unseen:
+            self._retire_unseen((self._ends_unseen <= now).nonzero()[0], now)
+            self._next_unseen = float(self._ends_unseen.min())
 
     def reserve(self, column: int, work: Work) -> "Reservation":
         """Count one request on `column` until its reservation is released."""
@@ -169,7 +170,9 @@ class Load:
         self._since[column] = now
         self._first[column] = 0 if first is None else first.micros
         unseen = first is not None and not first.work.shown
-        self._ends_unseen[column] = now + self._first[column] / _MICROS if unseen else np.inf
+        end = now + float(self._first[column]) / _MICROS if unseen else np.inf
+        self._ends_unseen[column] = end
+        self._next_unseen = min(self._next_unseen, end)
 
     def _retire_unseen(self, columns: NDArray[np.intp], now: float) -> None:
         for column in columns.tolist():

@@ -61,7 +61,9 @@ class PredictedTtft:
         prices = self._prices
         costs = candidates.wait_seconds + (1.0 + self._price(len(candidates))) * candidates.work_seconds
         costs += prices.in_flight * candidates.in_flight + (prices.context / 1000.0) * candidates.decode_tokens
-        costs += _headroom_seconds(candidates)
+        full = candidates.kv_used > _FULL
+        if full.any():
+            costs += np.where(full, _headroom_seconds(candidates), 0.0)
         best, reason = self._best(costs, candidates), "least predicted time to first token"
         if self._draw.random() < prices.exploration:
             best, reason = self._explore(costs, candidates, best, reason)
@@ -73,8 +75,8 @@ class PredictedTtft:
         return min(self._prices.least + waiting, self._prices.most)
 
     def _best(self, costs: NDArray[np.float64], candidates: Candidates) -> int:
-        least = float(costs.min())
-        ties = (costs <= least + _TIE_SECONDS + _TIE_SHARE * least).nonzero()[0]
+        least = float(costs[costs.argmin()])
+        ties = (costs <= least + _TIE_SECONDS + _TIE_SHARE * abs(least)).nonzero()[0]
         if len(ties) == 1:
             return int(ties[0])
         cached = candidates.cached_tokens[ties]
@@ -85,7 +87,8 @@ class PredictedTtft:
 
     def _explore(self, costs: NDArray[np.float64], candidates: Candidates, best: int, reason: str) -> tuple[int, str]:
         """The endpoint that was not picked for longest, if trying it is cheap: what is believed of it may be wrong."""
-        picked = self._picked_at(candidates)
+        self._know(candidates)
+        picked = self._picked[candidates.columns]
         oldest = int(picked.argmin())
         if candidates.now - picked[oldest] < _EXPLORE_EVERY or costs[oldest] - costs[best] > _EXPLORE_SECONDS:
             return best, reason
@@ -95,21 +98,18 @@ class PredictedTtft:
         if self._last_arrival is not None:
             self._gap += _SMOOTHING * (candidates.now - self._last_arrival - self._gap)
         self._last_arrival = candidates.now
-        self._wait += _SMOOTHING * (float(candidates.wait_seconds.mean()) - self._wait)
-        self._picked_at(candidates)
+        mean = float(np.add.reduce(candidates.wait_seconds)) / len(candidates)
+        self._wait += _SMOOTHING * (mean - self._wait)
+        self._know(candidates)
         self._picked[candidates.columns[best]] = candidates.now
 
-    def _picked_at(self, candidates: Candidates) -> NDArray[np.float64]:
+    def _know(self, candidates: Candidates) -> None:
         missing = int(candidates.columns[-1]) + 1 - len(self._picked)
         if missing > 0:
             self._picked = np.append(self._picked, np.full(missing, candidates.now))
-        return self._picked[candidates.columns]
 
 
-def _headroom_seconds(candidates: Candidates) -> NDArray[np.float64] | float:
+def _headroom_seconds(candidates: Candidates) -> NDArray[np.float64]:
     """Without free KV blocks an engine preempts requests and computes them again: a whole prompt is at stake."""
-    full = candidates.kv_used > _FULL
-    if not full.any():
-        return 0.0
-    share = np.where(full, np.minimum((candidates.kv_used - _FULL) / (1.0 - _FULL), 1.0), 0.0)
+    share = np.minimum((candidates.kv_used - _FULL) / (1.0 - _FULL), 1.0)
     return np.asarray(share * (1.0 + float(candidates.work_seconds.max())))

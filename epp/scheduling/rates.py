@@ -76,11 +76,12 @@ class Rates:
     ) -> NDArray[np.float64]:
         """Predicted prefill time of a prompt on each column, given how many of its tokens are not cached there."""
         a, b, c = self._curve
-        thousands = uncached / 1000.0
+        thousands = uncached * 0.001
+        slowness = self._slowness.take(columns)
+        if not c:
+            return slowness * (a + b * thousands)
         # Mean context of the computed tokens: what is cached and half of what is not.
-        return np.asarray(
-            self._slowness[columns] * (a + thousands * (b + c * (prompt_tokens / 1000.0 - thousands / 2)))
-        )
+        return slowness * (a + thousands * (b + c * (prompt_tokens * 0.001 - thousands * 0.5)))
 
     def observe(self, seen: Prefill) -> None:
         """Learn from one prefill; those that ended together count as one."""

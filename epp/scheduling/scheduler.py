@@ -139,15 +139,18 @@ class Scheduler:
         now, prompt_tokens = self._clock(), _prompt_tokens(request)
         self.load.advance(now)
         engines = self._metrics.view(columns, now)
+        in_flight, wait = self.load.in_flight.take(columns), self.load.wait_seconds(columns, now)
+        if engines.any_queued:
+            wait += self._foreign_seconds(in_flight, engines)
         cached = _take(self._index.match(request.prompt).cached_tokens, columns)
         return Candidates(
             endpoints=endpoints,
             columns=columns,
             cached_tokens=cached,
-            in_flight=self.load.in_flight[columns],
-            prefill_tokens=self.load.prefill_tokens[columns],
-            decode_tokens=self.load.decode_tokens[columns],
-            wait_seconds=self.load.wait_seconds(columns, now) + self._foreign_seconds(columns, engines),
+            in_flight=in_flight,
+            prefill_tokens=self.load.prefill_tokens.take(columns),
+            decode_tokens=self.load.decode_tokens.take(columns),
+            wait_seconds=wait,
             work_seconds=self.rates.seconds(columns, prompt_tokens - cached, prompt_tokens),
             queued=engines.queued,
             running=engines.running,
@@ -158,12 +161,10 @@ class Scheduler:
             now=now,
         )
 
-    def _foreign_seconds(self, columns: NDArray[np.intp], engines: EngineView) -> NDArray[np.float64] | float:
+    def _foreign_seconds(self, in_flight: NDArray[np.int64], engines: EngineView) -> NDArray[np.float64]:
         """Wait for what others sent to the engines: requests that queue there beyond those that we sent."""
-        if not (engines.queued > 0.0).any():
-            return 0.0
-        foreign = engines.queued + np.nan_to_num(engines.running) - self.load.in_flight[columns]
-        return np.nan_to_num(np.clip(foreign, 0.0, engines.queued)) * self._usual_prefill
+        foreign: NDArray[np.float64] = np.minimum(np.maximum(engines.known_all - in_flight, 0.0), engines.known_queued)
+        return foreign * self._usual_prefill
 
     def _decision(self, candidates: Candidates, choice: Choice) -> Decision:
         endpoint = candidates.endpoints[choice.best]
@@ -202,9 +203,9 @@ def _worker_headers(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
 
 def _take(values: NDArray[np.int64], columns: NDArray[np.intp]) -> NDArray[np.int64]:
     """`values[columns]`, with 0 for columns that `values` does not reach."""
+    if len(columns) and len(values) > columns[-1]:  # columns rise
+        return values.take(columns)
     known = columns < len(values)
-    if known.all():
-        return values[columns]
     taken = np.zeros(len(columns), dtype=np.int64)
     taken[known] = values[columns[known]]
     return taken
