@@ -190,6 +190,27 @@ class PromptsSettings(BaseModel):
 
     tokenizer_path: Path | None = _setting(None, "Directory with tokenizer.json and the chat template of the model.")
     chat_template: Path | None = _setting(None, "Chat template file; default: the one in the tokenizer directory.")
+    tokenizer: str | None = _setting(
+        None,
+        "Where the model's tokenizer is: a directory, package:NAME/DIR, or hf:ORG/NAME@REVISION in the local cache.",
+    )
+    allow_hub: bool = _setting(False, "Whether a tokenizer may be downloaded from the Hugging Face hub.")
+    models_file: Path | None = _setting(
+        None, "YAML file that lists several models: names, tokenizer, chat_template, encoder, adapters."
+    )
+    adapters: str = _setting("", "Names of LoRA adapters, separated by commas; their KV blocks are their own.")
+    tokenizer_check_seconds: float = _setting(
+        30.0, "Seconds between two looks whether tokenizer files changed; 0: never look.", ge=0
+    )
+    render_budget_ms: float = _setting(
+        500.0, "Milliseconds that a large conversation gets to be rendered; then its process is killed.", gt=0
+    )
+    render_inline_bytes: int = _setting(
+        256 * 1024, "Characters of a conversation above which it is rendered in a process of its own.", ge=0
+    )
+    trust_request_chat_template: bool = _setting(
+        False, "Whether chat templates in requests are rendered, as with vLLM's option of that name."
+    )
     tokenizer_threads: int = _setting(1, "Threads that encode large prompts.", ge=1, le=64)
     tokenize_budget_ms: float = _setting(
         250.0, "Milliseconds that a pick waits for token ids; later, it goes on with those of the beginning.", ge=0

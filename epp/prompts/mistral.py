@@ -78,6 +78,11 @@ class MistralModel:
         self.encoding = CachedEncoding(self._encoder, Cutter(safe_rules(self._encoder)), threads)
         instruct.tokenizer = cast(Tokenizer, _CachedTokenizer(instruct.tokenizer, self.encoding))
 
+    @property
+    def cache_rules(self) -> tuple[str, ...]:
+        """Names of the rules by which texts are cut."""
+        return tuple(rule.name for rule in self.encoding.cutter.rules)
+
     async def chat(self, prompt: ChatPrompt) -> Encoded:
         """Raises WithoutTokensError."""
         if prompt.template is not None or prompt.variables.keys() - {"reasoning_effort", "enable_thinking"}:

@@ -16,6 +16,16 @@ class Model(Protocol):
 
     source: TokenSource
     """What is counted for prompts that came this way."""
+    origin: str
+    """Where it comes from."""
+
+    @property
+    def has_template(self) -> bool:
+        """Whether chat requests get tokens."""
+
+    @property
+    def cache_rules(self) -> tuple[str, ...]:
+        """Places at which texts may be cut, so that an earlier text's tokens are used again."""
 
     async def chat(self, prompt: ChatPrompt) -> Encoded:
         """The ids of a conversation. Raises WithoutTokensError."""

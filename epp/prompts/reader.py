@@ -9,36 +9,48 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
-import structlog
 from prometheus_client import CollectorRegistry
 
 from epp.prompts.apis import NotUnderstoodError, Understood, understand
 from epp.prompts.approximate import approximate_tokens, text_namespace
 from epp.prompts.asked import AnyPrompt, Asked, Body, ChatPrompt, TextPrompt, TokensPrompt
 from epp.prompts.chunk_cache import ChunkCache
+from epp.prompts.encoders import Shared
 from epp.prompts.encoding import Encoded, EncodingLimits, EncodingThreads
+from epp.prompts.from_settings import models_from_settings
 from epp.prompts.metrics import EncodingMetrics, PromptMetrics
 from epp.prompts.model import Model, WithoutTokensError
-from epp.prompts.model_files import ModelFilesError, load_model_files
+from epp.prompts.models import Models, ServedModel
 from epp.prompts.namespace import namespace
 from epp.prompts.prompt import Api, Prompt, Request, TokenSource
-from epp.prompts.template_model import TemplateModel
-from epp.settings import Settings, SettingsError
+from epp.prompts.render_process import RenderProcess
+from epp.prompts.template_model import RenderLimits
+from epp.settings import Settings
 
-_log = structlog.get_logger(__name__)
+
+@dataclass(frozen=True)
+class ModelStatus:
+    """How requests for one model become token ids."""
+
+    names: tuple[str, ...]
+    """Names in requests; none: every name."""
+    origin: str
+    """Where the tokenizer comes from."""
+    chat_template: bool
+    """Whether chat requests are rendered as the engine does it."""
+    token_cache_rules: tuple[str, ...]
+    """Places at which texts may be cut, so that an earlier text's tokens are used again; none: every text is encoded
+    whole."""
+    problem: str
+    """What is wrong with files that changed since."""
 
 
 @dataclass(frozen=True)
 class PromptsStatus:
     """How requests become token ids; a section of /status."""
 
-    tokenizer: str
-    """Where the tokenizer comes from; empty: none, and prefixes are compared as text."""
-    chat_template: bool
-    """Whether chat requests are rendered as the engine does it."""
-    token_cache_rules: tuple[str, ...] = ()
-    """Places at which texts may be cut, so that an earlier text's tokens are used again; none: every text is encoded
-    whole."""
+    models: tuple[ModelStatus, ...]
+    """None: there is no tokenizer, and prefixes are compared as text."""
     token_cache_bytes: int = 0
     token_cache_limit: int = 0
     read: dict[str, int] = field(default_factory=dict)
@@ -50,9 +62,12 @@ class PromptsStatus:
 class PromptReader:
     """Understands requests. One per process; call `close` at the end."""
 
-    def __init__(self, model: TemplateModel | None, threads: EncodingThreads, metrics: PromptMetrics) -> None:
-        self._model = model
+    def __init__(
+        self, models: Models, threads: EncodingThreads, process: RenderProcess, metrics: PromptMetrics
+    ) -> None:
+        self.models = models
         self._threads = threads
+        self._process = process
         self._metrics = metrics
         self._read: Counter[str] = Counter()
         self._without: Counter[str] = Counter()
@@ -63,8 +78,10 @@ class PromptReader:
         cache = ChunkCache(settings.token_cache_bytes)
         encoding_metrics = EncodingMetrics(registry)
         encoding_metrics.cache(lambda: cache.bytes)
-        threads = EncodingThreads(_limits(settings), cache, encoding_metrics)
-        return cls(_model(settings, threads), threads, PromptMetrics(registry))
+        threads = EncodingThreads(_encoding_limits(settings), cache, encoding_metrics)
+        process = RenderProcess(settings.render_budget_ms / 1000)
+        models = models_from_settings(settings, Shared(threads, _render_limits(settings), process))
+        return cls(models, threads, process, PromptMetrics(registry))
 
     async def read(self, *, path: str, content_type: str, body: Body, request_id: str) -> Request:
         """What the request asks for; never raises for anything that a client can send."""
@@ -97,11 +114,9 @@ class PromptReader:
 
     def status(self) -> PromptsStatus:
         """What became of the requests so far."""
-        model, cache = self._model, self._threads.cache
+        cache = self._threads.cache
         return PromptsStatus(
-            tokenizer="" if model is None else model.origin,
-            chat_template=model is not None and model.has_template,
-            token_cache_rules=() if model is None else tuple(rule.name for rule in model.encoding.cutter.rules),
+            models=tuple(_status(one) for one in self.models.served),
             token_cache_bytes=cache.bytes,
             token_cache_limit=cache.limit,
             read=dict(self._read),
@@ -109,17 +124,19 @@ class PromptReader:
         )
 
     def close(self) -> None:
-        """Stop the threads; what they still encode is dropped."""
+        """Stop the threads and the process; what they still work on is dropped."""
+        self.models.close()
         self._threads.close()
+        self._process.close()
 
     async def _prompt(self, asked: Asked) -> Prompt:
         """The first prompt of the body; further ones of a batch only count as work."""
-        place = namespace(asked.adapter, asked.cache_salt)
+        place = namespace(asked.adapter or self.models.adapter(asked.model), asked.cache_salt)
         if not asked.prompts:
             return Prompt(namespace=place)
         first, *others = asked.prompts
         try:
-            encoded, source = await _encode(first, self._model)
+            encoded, source = await _encode(first, self.models.find(asked.model))
         except WithoutTokensError as reason:
             self._say_without(str(reason))
             tokens = approximate_tokens(first)
@@ -158,7 +175,12 @@ def _estimate(prompt: AnyPrompt) -> int:
     return len(prompt.text) // 4 if isinstance(prompt, TextPrompt) else 0
 
 
-def _limits(settings: Settings) -> EncodingLimits:
+def _status(one: ServedModel) -> ModelStatus:
+    model = one.model
+    return ModelStatus(tuple(sorted(one.names)), model.origin, model.has_template, model.cache_rules, one.problem)
+
+
+def _encoding_limits(settings: Settings) -> EncodingLimits:
     return EncodingLimits(
         threads=settings.tokenizer_threads,
         budget_seconds=settings.tokenize_budget_ms / 1000,
@@ -167,17 +189,7 @@ def _limits(settings: Settings) -> EncodingLimits:
     )
 
 
-def _model(settings: Settings, threads: EncodingThreads) -> TemplateModel | None:
-    if settings.tokenizer_path is None:
-        if settings.chat_template is not None:
-            raise SettingsError("EPP_CHAT_TEMPLATE: expected only together with EPP_TOKENIZER_PATH")
-        _log.warning("no tokenizer: prefixes are compared as text", setting="EPP_TOKENIZER_PATH")
-        return None
-    try:
-        files = load_model_files(settings.tokenizer_path, settings.chat_template)
-    except ModelFilesError as error:
-        setting = "EPP_CHAT_TEMPLATE" if error.path == settings.chat_template else "EPP_TOKENIZER_PATH"
-        raise SettingsError(f"{setting}: {error}") from None
-    if files.templates is None:
-        _log.warning("no chat template: chat prefixes are compared as text", setting="EPP_CHAT_TEMPLATE")
-    return TemplateModel(files, threads, origin=str(settings.tokenizer_path))
+def _render_limits(settings: Settings) -> RenderLimits:
+    return RenderLimits(
+        inline_characters=settings.render_inline_bytes, template_in_request=settings.trust_request_chat_template
+    )

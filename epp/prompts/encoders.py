@@ -1,0 +1,84 @@
+"""Which code builds the prompts of a model: its chat template, or a library of its own."""
+
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from epp.prompts.encoding import EncodingThreads
+from epp.prompts.model import Model
+from epp.prompts.model_files import ModelFilesError, load_model_files
+from epp.prompts.render_process import RenderProcess
+from epp.prompts.template_model import RenderLimits, TemplateModel
+
+
+class EncoderKind(StrEnum):
+    """What builds the prompt."""
+
+    AUTO = "auto"
+    TEMPLATE = "template"
+    MISTRAL = "mistral"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all models share."""
+
+    threads: EncodingThreads
+    limits: RenderLimits
+    process: RenderProcess
+
+
+_BUILT_BY_CODE = frozenset({"gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"})
+"""Values of `model_type` in config.json whose prompts vLLM builds by code that no library here has."""
+
+
+def load_model(directory: Path, template_file: Path | None, kind: EncoderKind, shared: Shared) -> Model:
+    """The model in `directory`. Raises ModelFilesError."""
+    return _LOADERS[kind](directory, template_file, shared)
+
+
+def _auto(directory: Path, template_file: Path | None, shared: Shared) -> Model:
+    model_type = _model_type(directory)
+    if model_type in _BUILT_BY_CODE and template_file is None:
+        problem = f"prompts of {model_type} are built by the engine's own code: use EPP_RENDER_URL, or name a template"
+        raise ModelFilesError(directory, problem)
+    if (directory / "tokenizer.json").is_file():
+        return _template(directory, template_file, shared)
+    if any(directory.glob("tekken*.json")) or any(directory.glob("*.model.v*")):
+        return _mistral(directory, template_file, shared)
+    raise ModelFilesError(directory, "expected a directory with tokenizer.json, or with Mistral's tekken.json")
+
+
+def _template(directory: Path, template_file: Path | None, shared: Shared) -> Model:
+    files = load_model_files(directory, template_file)
+    return TemplateModel(files, shared.threads, shared.limits, shared.process, origin=str(directory))
+
+
+def _mistral(directory: Path, _template_file: Path | None, shared: Shared) -> Model:
+    if importlib.util.find_spec("mistral_common") is None:
+        raise ModelFilesError(directory, "a Mistral tokenizer needs the package mistral-common: install epp[mistral]")
+    from epp.prompts.mistral import MistralModel, find_mistral_file
+
+    file = find_mistral_file(directory)
+    if file is None:
+        raise ModelFilesError(directory, "expected tekken.json or a tokenizer.model of Mistral")
+    return MistralModel(file, shared.threads)
+
+
+_LOADERS: dict[EncoderKind, Callable[[Path, Path | None, Shared], Model]] = {
+    EncoderKind.AUTO: _auto,
+    EncoderKind.TEMPLATE: _template,
+    EncoderKind.MISTRAL: _mistral,
+}
+
+
+def _model_type(directory: Path) -> str:
+    try:
+        config: Any = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(config.get("model_type", "")) if isinstance(config, dict) else ""
