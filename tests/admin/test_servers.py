@@ -43,7 +43,7 @@ class Process:
             pool=pool_status(self.pool),
             suspects=SuspectsStatus(suspended=()),
             exchanges=ExchangeStatus(open=1, begun=3, buffered_bytes=0, modes={}),
-            prompts=PromptsStatus(tokenizer="", chat_template=False),
+            prompts=PromptsStatus(models=()),
             settings=SETTINGS,
         )
 
