@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from epp.kvcache.events import Tier
 from epp.kvcache.runs import Run
 
@@ -23,21 +26,17 @@ def follow(heads: Mapping[int, Run], keys: memoryview) -> list[tuple[Run, int]]:
     return path
 
 
-def leads(path: Path) -> dict[int, int]:
-    """Leading blocks that each slot holds."""
-    run, matched = path[0]
-    found = {slot: length if length < matched else matched for slot, length in run.held.items()}
-    alive = [slot for slot, lead in found.items() if lead == matched]
-    for run, matched in path[1:]:
-        held, still = run.held, []
-        for slot in alive:
-            length = held.get(slot, 0)
-            if length >= matched:
-                still.append(slot)
-                length = matched
-            found[slot] += length
-        alive = still
-        if not alive:
+def leads(path: Path, slots: int) -> NDArray[np.int64]:
+    """Leading blocks that each of `slots` slots holds."""
+    found = np.zeros(slots, dtype=np.int64)
+    done = 0
+    for run, matched in path:
+        holders, lengths = run.holders()
+        here = found[holders] == done  # who holds all that came before
+        reach = np.minimum(lengths[here], matched)
+        found[holders[here]] += reach
+        done += matched
+        if not len(reach) or reach.max() < matched:
             break
     return found
 

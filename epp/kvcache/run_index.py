@@ -160,7 +160,7 @@ class RunIndex:
 
     def match(self, prompt: Prompt) -> Match:
         """Leading cached tokens per column."""
-        cached = np.zeros(self._columns, dtype=np.int64)
+        cached = np.zeros(self._columns + 1, dtype=np.int64)  # the last place takes what belongs to no column
         tokens = prompt.tokens
         for forest in self._forests.values():
             if not forest.heads or len(tokens) <= forest.block_size:
@@ -168,15 +168,12 @@ class RunIndex:
             keys = self._keys.of_prompt(tokens[:-1], prompt.namespace, forest.block_size, prompt.media)
             path = follow(forest.heads, keys.data)
             if path:
-                self._add_leads(cached, path, forest.block_size)
-        return Match(cached)
+                blocks = leads(path, len(self._slot_columns))
+                np.maximum.at(cached, self._slot_columns, blocks * forest.block_size)
+                self._add_layered(cached, path, forest.block_size)
+        return Match(cached[:-1])
 
-    def _add_leads(self, cached: NDArray[np.int64], path: Path, block_size: int) -> None:
-        by_slot = leads(path)
-        columns = self._slot_columns[np.fromiter(by_slot.keys(), dtype=np.intp, count=len(by_slot))]
-        blocks = np.fromiter(by_slot.values(), dtype=np.int64, count=len(by_slot))
-        known = columns >= 0
-        np.maximum.at(cached, columns[known], blocks[known] * block_size)
+    def _add_layered(self, cached: NDArray[np.int64], path: Path, block_size: int) -> None:
         for state in self._layered.values():
             slots = [(tier, layer.slot) for tier, layer in sorted(state.layers.items())]
             tokens = weigh(layered_lead(slots, path), self._credits, block_size)
@@ -221,7 +218,7 @@ class RunIndex:
         if plain and places.keys().isdisjoint(hashes) and (count == 1 or len(set(hashes)) == count):
             first = run.id << OFFSET_BITS | start
             places.update(zip(hashes, range(first, first + count), strict=True))
-            run.held[layer.slot] = start + count
+            run.lengthen(layer.slot, start + count)
             self.entries += count
             if length is None:
                 layer.runs.add(run.id)

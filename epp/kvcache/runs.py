@@ -3,9 +3,17 @@
 from array import array
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 OFFSET_BITS = 20
 """A place is `run id << OFFSET_BITS | offset`, one small integer for each held block."""
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+_MANY = 16
+"""Holders from which their arrays are kept for the next lookup."""
+
+Holders = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Run:
@@ -15,7 +23,7 @@ class Run:
     key stands for all that precedes it, so one equal key proves the whole run up to there equal.
     """
 
-    __slots__ = ("held", "id", "islands", "keys", "start")
+    __slots__ = ("_holders", "held", "id", "islands", "keys", "start")
 
     def __init__(self, run_id: int, start: int, keys: Sequence[int]) -> None:
         self.id = run_id
@@ -24,6 +32,7 @@ class Run:
         self.keys = array("Q", keys)
         self.held: dict[int, int] = {}
         self.islands: dict[int, set[int]] | None = None
+        self._holders: Holders | None = None
 
     def common(self, start: int, keys: Sequence[int] | memoryview, first: int) -> int:
         """How many keys from offset `start` on equal those of `keys` from `first` on."""
@@ -42,6 +51,22 @@ class Run:
                 unequal = middle
         return unequal
 
+    def holders(self) -> Holders:
+        """The slots and how many leading blocks each holds."""
+        if self._holders is not None:
+            return self._holders
+        count = len(self.held)
+        slots = np.fromiter(self.held.keys(), dtype=np.int64, count=count)
+        holders = slots, np.fromiter(self.held.values(), dtype=np.int64, count=count)
+        if count >= _MANY:
+            self._holders = holders
+        return holders
+
+    def lengthen(self, slot: int, length: int) -> None:
+        """The slot, which has no islands here, holds the first `length` blocks."""
+        self.held[slot] = length
+        self._holders = None
+
     def holds(self, slot: int, offset: int) -> bool:
         """Whether the slot holds the block at `offset`."""
         if offset < self.held.get(slot, 0):
@@ -50,6 +75,7 @@ class Run:
 
     def hold(self, slot: int, start: int, count: int) -> None:
         """The slot holds `count` blocks from `start` on, none of which it held before."""
+        self._holders = None
         length = self.held.get(slot, 0)
         if start != length:
             self._add_island(slot, start, start + count)
@@ -66,6 +92,7 @@ class Run:
 
     def release(self, slot: int, offset: int) -> None:
         """The slot no longer holds the block at `offset`, which it did."""
+        self._holders = None
         length = self.held[slot]
         if offset == length - 1:
             length = offset
@@ -82,6 +109,7 @@ class Run:
 
     def drop(self, slot: int) -> None:
         """The slot holds nothing here."""
+        self._holders = None
         self.held.pop(slot, None)
         if self.islands is not None:
             self.islands.pop(slot, None)
