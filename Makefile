@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/
 ARGS ?=
 
-.PHONY: help setup envoy demo bench kubeserver test manifests-check check format protos settings-doc lock clean
+.PHONY: help setup envoy demo bench kubeserver test test-engines manifests-check check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -44,6 +44,9 @@ test: kubeserver setup ## pass the tests (ARGS='-k name' for some)
 
 manifests-check: setup ## apply every manifest to a real API server, with strict validation
 	$(RUN)pytest -n 0 tests/kubernetes/test_manifests.py $(ARGS)
+
+test-engines: setup ## compare the index with the cache code of released engines (fetches their wheels once)
+	$(RUN)pytest -m engines -n 2 tests/engines $(ARGS)
 
 check: setup ## lint, types, import layers, protos, generated files
 	$(RUN)ruff check .

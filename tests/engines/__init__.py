@@ -1,0 +1,1 @@
+"""Real cache code of released engines against our index; `make test-engines`."""
