@@ -43,6 +43,11 @@ class Half:
     """How the RPC ended, when it did."""
 
     @property
+    def complete(self) -> bool:
+        """Whether the proxy got all that it waits for."""
+        return self.ending is Ending.COMPLETE
+
+    @property
     def kinds(self) -> list[str]:
         """The kind of each answer; `none` for kinds that the protocol does not know."""
         return [kind(answer) for answer in self.answers]
@@ -65,7 +70,7 @@ class Half:
         return b"".join(piece.body for piece in self.pieces(name))
 
     def __str__(self) -> str:
-        if self.ending is Ending.COMPLETE:
+        if self.complete:
             return f"{self.what}: {_list(self.kinds)}"
         if self.immediate is not None:
             return f"{self.what}: ImmediateResponse {self.immediate.status.code}"
@@ -94,6 +99,12 @@ class Exchange:
         else:
             await self._turns(half, head, _in_turns(request.chunks, self._modes.request_body), "request")
         return half
+
+    async def begin(self, request: HttpRequest, *, pieces: int) -> None:
+        """Send the headers and so many pieces of the body in full duplex, and wait for nothing."""
+        await self.stream.send(messages.request_headers(request, modes=self._modes, shape=self._shape, subset=None))
+        for chunk in request.chunks[:pieces]:
+            await self.stream.send(messages.request_body(chunk, end=False))
 
     async def request_and_half_close(self, request: HttpRequest) -> Half:
         """Send a request in full duplex, say at once that no more comes, then collect what comes back."""

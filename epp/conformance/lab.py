@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
+from epp.conformance import picked
 from epp.conformance.exchange import Exchange, Half
 from epp.conformance.messages import HttpRequest, Modes, Shape
 from epp.conformance.stream import PROCESS, Call, Limits, Stream
@@ -74,6 +75,19 @@ class Lab:
         """Play the request half only, then leave."""
         async with self.exchange(modes=modes, shape=shape) as exchange:
             return await exchange.request(request, subset=subset)
+
+    async def routed(
+        self,
+        request: HttpRequest,
+        *,
+        modes: Modes | None = None,
+        shape: Shape = Shape.ENVOY,
+        subset: list[str] | None = None,
+    ) -> Half:
+        """Like `ask`. Raises FailedError when the request is not routed."""
+        half = await self.ask(request, modes=modes, shape=shape, subset=subset)
+        picked.routed(half)
+        return half
 
     def chat(self, size: int = 0, *, messages: int = 1, empty_end: bool = False, trailers: bool = False) -> HttpRequest:
         """A chat request of at least `size` bytes, its body cut into `messages`, and maybe an empty last one."""

@@ -51,6 +51,8 @@ class Modes:
     body_without_waiting: bool = True
     announce_request_body: int | None = None
     """Another number to announce for the request body than the one played."""
+    observe: bool = False
+    """Whether the proxy only shows the exchange, and waits for no answer."""
 
     def config(self) -> ProtocolConfiguration | None:
         """The announcement."""
@@ -111,7 +113,9 @@ class HttpResponse:
 def request_headers(request: HttpRequest, *, modes: Modes, shape: Shape, subset: list[str] | None) -> ProcessingRequest:
     """The first message of a stream."""
     headers = HttpHeaders(headers=_header_map(request, shape), end_of_stream=request.bare)
-    message = ProcessingRequest(request_headers=headers, protocol_config=modes.config())
+    message = ProcessingRequest(
+        request_headers=headers, protocol_config=modes.config(), observability_mode=modes.observe
+    )
     if subset is not None:
         message.metadata_context.filter_metadata[SUBSET_NAMESPACE].update({SUBSET: subset})
     return message

@@ -41,11 +41,17 @@ def in_metadata(half: Half) -> str:
     return ""
 
 
+def completed(half: Half) -> Half:
+    """The half. Raises FailedError unless the proxy got all that it waits for."""
+    if not half.complete:
+        raise FailedError(str(half))
+    return half
+
+
 def routed(half: Half) -> str:
     """The pick, wherever it stands. Raises FailedError when there is none, or the request could not be sent on."""
+    completed(half)
     picked = in_header(half) or in_metadata(half)
-    if half.ending != "complete":
-        raise FailedError(str(half))
     if not picked:
         raise FailedError(f"{half}; no endpoint in them")
     return picked

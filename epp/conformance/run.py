@@ -10,7 +10,7 @@ import grpc.aio
 
 from epp.conformance import address, picked
 from epp.conformance.check import Check, Level, Pool, Result
-from epp.conformance.exchange import Half
+from epp.conformance.exchange import Ending, Half
 from epp.conformance.lab import Described, Lab, get
 from epp.conformance.stream import Limits
 from epp.conformance.target import Credentials, UnreachableError, connect
@@ -95,7 +95,7 @@ async def _learn(lab: Lab, halves: list[Half]) -> None:
         halves.append(half)
         with suppress(FailedError):
             lab.seen.add(picked.first(picked.routed(half)))
-        if half.ending in ("silent", "broken"):
+        if half.ending in (Ending.SILENT, Ending.BROKEN):
             return
 
 

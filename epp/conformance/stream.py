@@ -78,6 +78,11 @@ class Stream:
             return None
         return self._answers.popleft() if self._answers else None
 
+    async def drain(self) -> None:
+        """Take what still comes, until the RPC is over or nothing comes in time."""
+        while await self.next() is not None:
+            pass
+
     async def close(self) -> None:
         """Leave, as a gateway whose client has left."""
         self._call.cancel()

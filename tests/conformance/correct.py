@@ -76,6 +76,8 @@ class Fault:
     max_message: int = 64 * 1024 * 1024
     dies_of_garbage: bool = False
     dies_of_reset: bool = False
+    max_streams: int = 1_000_000
+    """Streams served at a time; others wait."""
     lingers: bool = False
     """Stays in the RPC when the gateway half-closes."""
     ends: bool = True
@@ -89,7 +91,7 @@ class Exchange:
 
     def __init__(self, picker: "Picker") -> None:
         self.picker = picker
-        self.first: ProcessingRequest | None = None
+        self.first = ProcessingRequest()
         self.headers: dict[str, str] = {}
         self.chunks: list[bytes] = []
         self.picked = ""
@@ -108,12 +110,11 @@ class Exchange:
         return b"".join(self.chunks)
 
     def handle(self, message: ProcessingRequest) -> Answers:
-        if self.first is None:
+        if not self.headers:
             self.first = message
         return getattr(self, f"_{message.WhichOneof('request')}")(message)
 
     def _mode(self, name: str) -> int:
-        assert self.first is not None
         mode = getattr(self.first.protocol_config, name) if self.first.HasField("protocol_config") else DUPLEX
         return mode if mode in range(4) else DUPLEX
 
@@ -184,7 +185,6 @@ class Exchange:
         return [reply]
 
     def _candidates(self) -> list[str]:
-        assert self.first is not None
         candidates = list(self.picker.endpoints)
         if STEER in self.headers:
             named = {entry.strip() for entry in self.headers[STEER].split(",")}
@@ -230,11 +230,13 @@ class Picker:
         self.endpoints = endpoints
         self.turn = 0
         self.dead = False
+        self.room = asyncio.Semaphore(fault.max_streams)
 
     async def process(self, _messages: object, context: "grpc.aio.ServicerContext[bytes, bytes]") -> None:
         exchange = Exchange(self)
         try:
-            await self._serve(exchange, context)
+            async with self.room:
+                await self._serve(exchange, context)
         except DecodeError:
             self.dead = self.dead or self.fault.dies_of_garbage
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "garbage")
@@ -254,7 +256,8 @@ class Picker:
                 break
             message = ProcessingRequest.FromString(data)
             await asyncio.sleep(self.fault.delay)
-            for reply in self.fault.answers(exchange, message, exchange.handle(message)):
+            answers = self.fault.answers(exchange, message, exchange.handle(message))
+            for reply in [] if exchange.first.observability_mode else answers:
                 await context.write(reply.SerializeToString())
             if self.fault.ends and exchange.request_over and exchange.response_over:
                 break

@@ -11,9 +11,10 @@ from epp.conformance.run import Plan, passed, run_checks
 from epp.conformance.stream import Limits
 from epp.conformance.verdict import Verdict
 
-from .broken import FAULTS
+from . import broken_bodies, broken_picks
 from .correct import ENDPOINTS, Fault, serving
 
+FAULTS = {**broken_picks.FAULTS, **broken_bodies.FAULTS}
 BY_NAME = {check.name: check for check in ALL}
 
 

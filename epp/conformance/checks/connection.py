@@ -1,11 +1,12 @@
 """The service itself: that it is there, and that one stream does no harm to another."""
 
 import asyncio
+from contextlib import AsyncExitStack
 
 from epp.conformance import messages, picked
 from epp.conformance.check import Level, Pool, check
 from epp.conformance.lab import Lab, get
-from epp.conformance.messages import Modes, Shape
+from epp.conformance.messages import HttpResponse
 from epp.conformance.sources import EXT_PROC, OBSERVED, PROTOCOL
 from epp.conformance.verdict import FailedError, SkippedError
 
@@ -48,8 +49,7 @@ async def alpn(lab: Lab) -> None:
 )
 async def large_message(lab: Lab) -> None:
     request = lab.chat(_LARGE)
-    half = await lab.ask(request)
-    picked.routed(half)
+    half = await lab.routed(request)
     if half.sent_on("request_body") != request.body:
         raise FailedError(f"{half}; {len(half.sent_on('request_body'))} of {len(request.body)} bytes came back")
 
@@ -70,6 +70,21 @@ async def parallel_streams(lab: Lab) -> None:
 
 
 @check(
+    "connection.long-answers",
+    rule=f"P1: {_PARALLEL} answers that still run do not hold up the next request",
+    source=PROTOCOL + "; streams live as long as answers do, which is minutes",
+    breach="a few long answers stop all traffic",
+)
+async def long_answers(lab: Lab) -> None:
+    async with AsyncExitStack() as stack:
+        exchanges = [await stack.enter_async_context(lab.exchange()) for _ in range(_PARALLEL)]
+        for exchange in exchanges:
+            picked.routed(await exchange.request(lab.chat(500)))
+            await exchange.stream.send(messages.response_headers(HttpResponse(chunks=(b"x",))))
+        await lab.routed(get())
+
+
+@check(
     "connection.broken-stream-alone",
     rule="A stream with bytes that are no message ends alone; others on the connection go on",
     source="P1, one stream per HTTP request: " + PROTOCOL,
@@ -80,7 +95,7 @@ async def broken_stream_alone(lab: Lab) -> None:
         await broken.send(b"\xff\xff\xff\xff")
         await broken.next()
         picked.routed(await bystander.request(lab.chat(messages=2)))
-    picked.routed(await lab.ask(get()))
+    await lab.routed(get())
 
 
 @check(
@@ -91,13 +106,15 @@ async def broken_stream_alone(lab: Lab) -> None:
 )
 async def client_left(lab: Lab) -> None:
     request = lab.chat(20_000, messages=4)
-    head = messages.request_headers(request, modes=Modes(), shape=Shape.ENVOY, subset=None)
-    bodies = [messages.request_body(chunk, end=False) for chunk in request.chunks]
-    for count in range(len(bodies) + 1):
-        async with lab.stream() as stream:
-            for message in [head, *bodies][: count + 1]:
-                await stream.send(message)
-    picked.routed(await lab.ask(request))
+    for pieces in range(len(request.chunks) + 1):
+        async with lab.exchange() as exchange:
+            await exchange.begin(request, pieces=pieces)
+    for chunk in (b"", b'data: {"choices":[]}\n\n'):
+        async with lab.exchange() as exchange:
+            picked.routed(await exchange.request(request))
+            await exchange.stream.send(messages.response_headers(HttpResponse(chunks=(b"x",))))
+            await exchange.stream.send(messages.response_body(chunk, end=False))
+    await lab.routed(request)
 
 
 @check(
@@ -109,14 +126,21 @@ async def client_left(lab: Lab) -> None:
 )
 async def half_close_mid_request(lab: Lab) -> None:
     request = lab.chat(20_000, messages=2)
-    async with lab.stream() as stream:
-        await stream.send(messages.request_headers(request, modes=Modes(), shape=Shape.ENVOY, subset=None))
-        await stream.send(messages.request_body(request.chunks[0], end=False))
-        await stream.half_close()
-        while await stream.next() is not None:
-            pass
-        if not stream.end:
+    async with lab.exchange() as exchange:
+        await exchange.begin(request, pieces=1)
+        await exchange.stream.half_close()
+        await exchange.stream.drain()
+        if not exchange.stream.end:
             raise FailedError("half-closed after half of a body: the stream stayed open")
 
 
-CHECKS = (service, alpn, large_message, parallel_streams, broken_stream_alone, client_left, half_close_mid_request)
+CHECKS = (
+    service,
+    alpn,
+    large_message,
+    parallel_streams,
+    long_answers,
+    broken_stream_alone,
+    client_left,
+    half_close_mid_request,
+)

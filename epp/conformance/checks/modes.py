@@ -1,6 +1,6 @@
 """Body modes other than full duplex, and what a gateway announces or does not."""
 
-from epp.conformance import picked
+from epp.conformance import messages, picked
 from epp.conformance.check import Level, check
 from epp.conformance.exchange import Half
 from epp.conformance.lab import Lab, get
@@ -19,7 +19,7 @@ _JSON_ANSWER = HttpResponse(chunks=(b'{"choices":[]', b',"usage":{"prompt_tokens
 )
 async def not_announced(lab: Lab) -> None:
     for request in (get(), lab.chat(2000, messages=2, empty_end=True)):
-        picked.routed(await lab.ask(request, modes=Modes(announced=False)))
+        await lab.routed(request, modes=Modes(announced=False))
 
 
 @check(
@@ -29,7 +29,7 @@ async def not_announced(lab: Lab) -> None:
     breach="the picker fails every request behind agentgateway",
 )
 async def waiting_announced(lab: Lab) -> None:
-    picked.routed(await lab.ask(lab.chat(2000, empty_end=True), modes=Modes(body_without_waiting=False)))
+    await lab.routed(lab.chat(2000, empty_end=True), modes=Modes(body_without_waiting=False))
 
 
 @check(
@@ -40,13 +40,12 @@ async def waiting_announced(lab: Lab) -> None:
     breach="a new version of the gateway fails every request",
 )
 async def unknown_announced(lab: Lab) -> None:
-    picked.routed(await lab.ask(lab.chat(2000, empty_end=True), modes=Modes(announce_request_body=9)))
+    await lab.routed(lab.chat(2000, empty_end=True), modes=Modes(announce_request_body=9))
 
 
 async def _buffered(lab: Lab, mode: int) -> None:
     request = lab.chat(5000)
-    half = await lab.ask(request, modes=Modes(request_body=mode, response_body=mode))
-    picked.routed(half)
+    half = await lab.routed(request, modes=Modes(request_body=mode, response_body=mode))
     for body in half.bodies("request_body"):
         mutation = body.response.body_mutation
         if mutation.WhichOneof("mutation") not in (None, "body"):
@@ -86,8 +85,7 @@ async def request_buffered_partial(lab: Lab) -> None:
 )
 async def request_streamed(lab: Lab) -> None:
     request = lab.chat(50_000, messages=16)
-    half = await lab.ask(request, modes=Modes(request_body=STREAMED, response_body=STREAMED))
-    picked.routed(half)
+    half = await lab.routed(request, modes=Modes(request_body=STREAMED, response_body=STREAMED))
     _no_pieces(half, "request_body")
 
 
@@ -99,7 +97,7 @@ async def request_streamed(lab: Lab) -> None:
     breach="every request hangs behind a gateway that is set to send no bodies",
 )
 async def request_none(lab: Lab) -> None:
-    picked.routed(await lab.ask(lab.chat(500), modes=Modes(request_body=NONE, response_body=NONE)))
+    await lab.routed(lab.chat(500), modes=Modes(request_body=NONE, response_body=NONE))
 
 
 @check(
@@ -139,15 +137,31 @@ async def _answered(lab: Lab, modes: Modes) -> Half:
     async with lab.exchange(modes=modes) as exchange:
         picked.routed(await exchange.request(lab.chat(2000)))
         half = await exchange.respond(_JSON_ANSWER)
-    if half.ending != "complete":
-        raise FailedError(str(half))
-    return half
+    return picked.completed(half)
 
 
 def _no_pieces(half: Half, name: str) -> None:
     for body in half.bodies(name):
         if body.response.body_mutation.WhichOneof("mutation") == "streamed_response":
             raise FailedError(f"{half}; a body answer is a streamed_response, which this mode does not know")
+
+
+@check(
+    "modes.observability",
+    level=Level.SHOULD,
+    rule="observability_mode: take the messages, and end well",
+    source=EXT_PROC,
+    breach="shadow traffic, as in trials of a new picker, fills logs and counters with failures",
+)
+async def observability(lab: Lab) -> None:
+    async with lab.exchange(modes=Modes(observe=True)) as exchange:
+        request = lab.chat(2000)
+        await exchange.begin(request, pieces=len(request.chunks))
+        await exchange.stream.send(messages.request_body(b"", end=True))
+        await exchange.stream.half_close()
+        await exchange.stream.drain()
+        if not exchange.stream.ended_well:
+            raise FailedError(f"{request}, observed and half-closed: the RPC {exchange.stream.end or 'stayed open'}")
 
 
 CHECKS = (
@@ -161,4 +175,5 @@ CHECKS = (
     response_none,
     response_streamed,
     response_buffered,
+    observability,
 )

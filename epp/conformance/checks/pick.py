@@ -7,7 +7,7 @@ from epp.conformance import address, picked
 from epp.conformance.check import Level, check
 from epp.conformance.exchange import Half, kind
 from epp.conformance.lab import Lab, get
-from epp.conformance.messages import DESTINATION, HttpRequest
+from epp.conformance.messages import DESTINATION
 from epp.conformance.sources import EXT_PROC, OBSERVED, PROTOCOL, SUITE
 from epp.conformance.verdict import FailedError, SkippedError
 
@@ -16,13 +16,7 @@ _IN_TIME_SECONDS = 0.2
 
 async def _picks(lab: Lab) -> list[Half]:
     """A pick for a request without a body, and one for a chat request."""
-    return [await _routed(lab, request) for request in (get(), lab.chat(2000, empty_end=True))]
-
-
-async def _routed(lab: Lab, request: HttpRequest) -> Half:
-    half = await lab.ask(request)
-    picked.routed(half)
-    return half
+    return [await lab.routed(request) for request in (get(), lab.chat(2000, empty_end=True))]
 
 
 @check(
@@ -32,7 +26,7 @@ async def _routed(lab: Lab, request: HttpRequest) -> Half:
     breach="GET /v1/models and every other request without a body fails or hangs",
 )
 async def header_only(lab: Lab) -> None:
-    half = await _routed(lab, get())
+    half = await lab.routed(get())
     if half.kinds != ["request_headers"]:
         raise FailedError(str(half))
 
@@ -116,7 +110,7 @@ async def one_by_default(lab: Lab) -> None:
     breach="the gateway has chosen the worker by itself before the pick comes, or answers 503",
 )
 async def in_headers_answer(lab: Lab) -> None:
-    half = await _routed(lab, lab.chat(2000, empty_end=True))
+    half = await lab.routed(lab.chat(2000, empty_end=True))
     head = Half(half.what, [answer for answer in half.answers if kind(answer) == "request_headers"])
     if not (picked.in_header(head) or picked.in_metadata(head)):
         raise FailedError(f"{half}; the answer to the headers names no endpoint")
@@ -187,7 +181,7 @@ async def in_time(lab: Lab) -> None:
     best = float("inf")
     for _ in range(5):
         begun = time.monotonic()
-        await _routed(lab, get())
+        await lab.routed(get())
         best = min(best, time.monotonic() - begun)
     if best > _IN_TIME_SECONDS:
         raise FailedError(f"the fastest of five picks took {best * 1000:.0f} ms")

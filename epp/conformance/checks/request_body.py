@@ -26,13 +26,7 @@ async def _bodies(lab: Lab) -> list[tuple[HttpRequest, Half]]:
         lab.chat(300_000, empty_end=True),
         lab.chat(1_000_000, messages=61),
     ]
-    return [(request, await _routed(lab, request)) for request in requests]
-
-
-async def _routed(lab: Lab, request: HttpRequest) -> Half:
-    half = await lab.ask(request)
-    picked.routed(half)
-    return half
+    return [(request, await lab.routed(request)) for request in requests]
 
 
 def _same(request: HttpRequest, half: Half) -> None:
@@ -116,7 +110,7 @@ async def one_end(lab: Lab) -> None:
 )
 async def piece_size(lab: Lab) -> None:
     for request in (lab.chat(300_000, empty_end=True), lab.chat(300_000, messages=3)):
-        half = await _routed(lab, request)
+        half = await lab.routed(request)
         sizes = [len(piece.body) for piece in half.pieces("request_body")]
         if max(sizes, default=0) > MAX_PIECE:
             raise FailedError(f"{half}; a piece of {max(sizes)} bytes")
@@ -130,7 +124,7 @@ async def piece_size(lab: Lab) -> None:
 )
 async def ends_by_trailers(lab: Lab) -> None:
     for request in (lab.chat(3000, messages=2, trailers=True), HttpRequest(headers=_JSON, trailers=True)):
-        half = await _routed(lab, request)
+        half = await lab.routed(request)
         _same(request, half)
 
 
@@ -147,7 +141,7 @@ async def repeated_end(lab: Lab) -> None:
         picked.routed(half)
         again = await exchange.repeat_end(request.chunks[-1])
     bodies = half.sent_on("request_body") + again.sent_on("request_body")
-    if again.ending != "complete":
+    if not again.complete:
         raise FailedError(f"after the last chunk came again, {again}")
     if bodies != request.body or picked.set_by(again, "x-gateway-destination-endpoint"):
         raise FailedError(
@@ -162,7 +156,7 @@ async def repeated_end(lab: Lab) -> None:
     breach="POST without a body, as health probes and some clients send, hangs",
 )
 async def empty_body(lab: Lab) -> None:
-    half = await _routed(lab, HttpRequest(path="/v1/x", headers=(), chunks=(b"",)))
+    half = await lab.routed(HttpRequest(path="/v1/x", headers=(), chunks=(b"",)))
     if half.sent_on("request_body"):
         raise FailedError(f"{half}; bytes came back for an empty body")
 
@@ -186,7 +180,7 @@ async def encoded_body(lab: Lab) -> None:
         ),
     )
     for request in requests:
-        _same(request, await _routed(lab, request))
+        _same(request, await lab.routed(request))
 
 
 @check(
@@ -205,7 +199,7 @@ async def unknown_api(lab: Lab) -> None:
         get("/health"),
     )
     for request in requests:
-        _same(request, await _routed(lab, request))
+        _same(request, await lab.routed(request))
 
 
 CHECKS = (

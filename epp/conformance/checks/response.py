@@ -3,7 +3,7 @@
 from epp.conformance import picked
 from epp.conformance.check import Level, check
 from epp.conformance.checks.request_body import MAX_PIECE, difference
-from epp.conformance.exchange import Half
+from epp.conformance.exchange import Ending, Half
 from epp.conformance.lab import Lab, get
 from epp.conformance.messages import HttpResponse
 from epp.conformance.sources import EXT_PROC, OBSERVED, PROTOCOL
@@ -35,9 +35,7 @@ async def _answered(lab: Lab, response: HttpResponse, *, in_turn: bool = False) 
     async with lab.exchange() as exchange:
         picked.routed(await exchange.request(lab.chat(2000, empty_end=True)))
         half = await exchange.respond(response, in_turn=in_turn)
-    if half.ending != "complete":
-        raise FailedError(str(half))
-    return half
+    return picked.completed(half)
 
 
 def _same(response: HttpResponse, half: Half) -> None:
@@ -103,8 +101,7 @@ async def streamed_response(lab: Lab) -> None:
     for body in half.bodies("response_body"):
         if body.response.body_mutation.WhichOneof("mutation") != "streamed_response":
             raise FailedError(f"{half}; a body answer is no streamed_response")
-    if half.ending != "complete":
-        raise FailedError(str(half))
+    picked.completed(half)
 
 
 @check(
@@ -187,7 +184,7 @@ async def stays_open(lab: Lab) -> None:
         asked = await exchange.request(lab.chat(2000, empty_end=True))
         picked.routed(asked)
         half = await exchange.respond(HttpResponse(headers=_SSE, chunks=_EVENTS), in_turn=True)
-    if half.ending == "broken":
+    if half.ending is Ending.BROKEN:
         raise FailedError(str(half))
 
 
@@ -201,8 +198,7 @@ async def half_close_ends(lab: Lab) -> None:
     async with lab.exchange() as exchange:
         half = await exchange.request_and_half_close(lab.chat(2000))
         picked.routed(half)
-        while await exchange.stream.next() is not None:
-            pass
+        await exchange.stream.drain()
         if not exchange.stream.ended_well:
             raise FailedError(f"{half}; then the RPC {exchange.stream.end or 'stayed open'}")
 
@@ -235,6 +231,23 @@ async def served_endpoint(lab: Lab) -> None:
 
 
 @check(
+    "response.before-request-end",
+    level=Level.SHOULD,
+    rule="A response that begins before the request has ended, as the gateway's own errors do, is passed on",
+    source=EXT_PROC + ": local replies go through the response half",
+    breach="the gateway's error for a slow or cut upload is lost, and the client hangs",
+)
+async def before_request_end(lab: Lab) -> None:
+    request = lab.chat(20_000, messages=2)
+    response = HttpResponse(status=408, headers=(("content-type", b"text/plain"),), chunks=(b"request timeout", b""))
+    async with lab.exchange() as exchange:
+        await exchange.begin(request, pieces=1)
+        half = await exchange.respond(response)
+    half.what += " in the middle of a request"
+    _same(response, picked.completed(half))
+
+
+@check(
     "response.no-late-refusal",
     rule="Wire rule 10: no ImmediateResponse once the response has begun",
     source=EXT_PROC + "; " + OBSERVED + "agentgateway closes the client's connection, Envoy answers 503",
@@ -261,8 +274,7 @@ async def ends_itself(lab: Lab) -> None:
         picked.routed(await exchange.request(lab.chat(500)))
         half = await exchange.respond(HttpResponse(chunks=(b"{}", b"")))
         await exchange.stream.half_close()
-        while await exchange.stream.next() is not None:
-            pass
+        await exchange.stream.drain()
         if not exchange.stream.ended_well:
             raise FailedError(f"{half}; then the RPC {exchange.stream.end or 'stayed open'}")
 
@@ -281,6 +293,7 @@ CHECKS = (
     half_close_ends,
     own_headers_only,
     served_endpoint,
+    before_request_end,
     no_late_refusal,
     ends_itself,
 )
