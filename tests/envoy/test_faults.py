@@ -64,7 +64,8 @@ def test_wrong_bytes_where_events_should_come_from_stop_nothing(tmp_path: Path, 
         settings = {"EPP_POLICY": "round-robin"}
         with running_chain(tmp_path, model_folder, more=entries, settings=settings) as chain:
             statuses = [chain.chat(f"hello {i}").status for i in range(8)]
-            assert sorted(statuses) == [200] * 4 + [503] * 4
+            assert set(statuses) <= {200, 503}
+            assert statuses.count(200) >= 4, "the healthy half serves; the ports without a worker are soon avoided"
             assert chain.picker.process.poll() is None
 
 
