@@ -23,7 +23,7 @@ from epp.endpoints.status import pool_status
 from epp.endpoints.suspects import Suspects
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
-from epp.extproc.transport.grpcio import GrpcTransport
+from epp.extproc.transport.choice import transport_for
 from epp.extproc.transport.health import Health, HealthServer
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
@@ -95,14 +95,7 @@ class App:
             registry=self.registry,
         )
         self.health = Health()
-        self.transport = GrpcTransport(
-            self.servicer.serve,
-            host=settings.host,
-            port=settings.grpc_port,
-            settings=settings,
-            max_body_bytes=settings.max_body_bytes,
-            health=self.health,
-        )
+        self.transport = transport_for(settings, self.servicer.serve, self.health)
         self.discovery = Discovery(settings, self.pool, self.registry)
 
     async def run(self) -> None:

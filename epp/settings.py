@@ -39,6 +39,13 @@ class PodReadiness(StrEnum):
     CONTAINERS = "containers"
 
 
+class TransportName(StrEnum):
+    """What carries ext_proc streams."""
+
+    GRPCIO = "grpcio"
+    HTTP2 = "http2"
+
+
 def _setting(default: Any, description: str, *, names: tuple[str, ...] = (), **limits: Any) -> Any:
     """A setting with its meaning and the names that operators know from other pickers."""
     return Field(default, description=description, json_schema_extra={"names": list(names)}, **limits)
@@ -166,6 +173,9 @@ class ExchangeSettings(BaseModel):
 class CarrierSettings(BaseModel):
     """The gRPC server that gateways call."""
 
+    transport: TransportName = _setting(
+        TransportName.GRPCIO, "What carries the streams: grpcio, or http2 for the server in plain Python."
+    )
     secure_serving: bool = _setting(
         True,
         "TLS on the ext_proc port, as most gateways expect; without EPP_TLS_CERT_FILE the certificate is self-signed.",
@@ -182,6 +192,39 @@ class CarrierSettings(BaseModel):
     keepalive_seconds: float = _setting(60.0, "Seconds without traffic after which a connection is pinged.", gt=0)
     max_connection_age_seconds: float = _setting(
         0.0, "Seconds after which a connection is asked to end (GOAWAY), its streams unharmed; 0: never.", ge=0
+    )
+
+
+class Http2Settings(BaseModel):
+    """Further bounds of the server in plain Python (EPP_TRANSPORT=http2)."""
+
+    http2_header_bytes: int = _setting(65_536, "Bytes of a stream's gRPC metadata, announced to gateways.", ge=4096)
+    http2_stream_window_bytes: int = _setting(
+        1024 * 1024, "Bytes that a gateway may send on a stream ahead of what is read.", ge=65_535, le=2**31 - 1
+    )
+    http2_connection_window_bytes: int = _setting(
+        16 * 1024 * 1024, "The same for all streams of a connection.", ge=65_536, le=2**31 - 1
+    )
+    http2_connection_buffer_bytes: int = _setting(
+        128 * 1024 * 1024,
+        "Bytes held for one connection, both ways, before its window stays shut and growing messages are refused.",
+        ge=1024 * 1024,
+    )
+    http2_buffer_bytes: int = _setting(1024 * 1024 * 1024, "The same for all connections together.", ge=1024 * 1024)
+    http2_control_frames_per_second: int = _setting(
+        2000, "Frames that move no data, on one connection beyond what its streams explain.", ge=1
+    )
+    http2_early_resets_per_second: int = _setting(
+        1000, "Streams of one connection that the gateway resets before any answer.", ge=1
+    )
+    http2_handshake_seconds: float = _setting(
+        10.0, "Seconds for TLS, and again for the HTTP/2 preface and settings.", gt=0
+    )
+    http2_idle_seconds: float = _setting(
+        3600.0, "Seconds without a stream after which a connection is closed in good order.", gt=0
+    )
+    http2_stall_seconds: float = _setting(
+        300.0, "Seconds that answers wait for a gateway that takes none of them before their stream is reset.", gt=0
     )
 
 
@@ -358,6 +401,7 @@ class Settings(
     EngineMetricsSettings,
     KvCacheSettings,
     PromptsSettings,
+    Http2Settings,
     CarrierSettings,
     ExchangeSettings,
     EndpointsSettings,
@@ -373,6 +417,7 @@ SECTIONS: tuple[type[BaseModel], ...] = (
     EndpointsSettings,
     ExchangeSettings,
     CarrierSettings,
+    Http2Settings,
     PromptsSettings,
     KvCacheSettings,
     SchedulingSettings,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from epp.settings import TransportName
 from epp.simulate.engine.answers import is_answer
 from epp.simulate.envoy import RUN_HEADER, Envoy, EnvoyConfig, running_envoy
 from epp.simulate.processes import Picker, Worker, running_picker, running_workers, write_endpoints
@@ -87,6 +88,7 @@ def running_chain(
     folder: Path,
     model: Path,
     *,
+    carrier: TransportName = TransportName.GRPCIO,
     workers: Sequence[str] = ("w0", "w1"),
     more: Sequence[Mapping[str, object]] = (),
     worker_arguments: Sequence[str] = (),
@@ -102,7 +104,7 @@ def running_chain(
         write_endpoints(running, file)
         if more:
             file.write_text(json.dumps({"endpoints": [*(worker.entry() for worker in running), *more]}))
-        given = {"EPP_ENDPOINTS_FILE": str(file), "EPP_TOKENIZER_PATH": str(model), **(settings or {})}
-        picker = stack.enter_context(running_picker(given, folder))
+        given = {"EPP_ENDPOINTS_FILE": str(file), "EPP_TOKENIZER_PATH": str(model), "EPP_TRANSPORT": carrier}
+        picker = stack.enter_context(running_picker(given | dict(settings or {}), folder))
         proxy = stack.enter_context(running_envoy(EnvoyConfig(picker_port=picker.port, **(envoy or {}))))
         yield Chain(proxy, picker, running)

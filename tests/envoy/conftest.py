@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from epp.settings import TransportName
 from epp.simulate.envoy import EnvoyError, find_envoy
 from tests.envoy.chain import Chain, running_chain
 from tests.small_model import write_small_model
@@ -34,9 +35,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Iterator[Chain]:
+def chain(tmp_path_factory: pytest.TempPathFactory, model_folder: Path, carrier: TransportName) -> Iterator[Chain]:
     """Two workers, the default policy, both bodies full duplex; shared by the tests of one file."""
-    with running_chain(tmp_path_factory.mktemp("chain"), model_folder) as chain:
+    with running_chain(tmp_path_factory.mktemp("chain"), model_folder, carrier=carrier) as chain:
         yield chain
 
 

@@ -8,7 +8,9 @@ import grpc
 import grpc.aio
 
 from epp._pb.external_processor_pb2 import ProcessingResponse
-from epp.extproc.transport.grpcio import SERVICE, GrpcTransport
+from epp.extproc.transport.choice import Transport, transport_for
+from epp.extproc.transport.grpcio import SERVICE
+from epp.settings import Settings, TransportName
 
 from .world import World
 
@@ -53,9 +55,10 @@ class Gateway:
 
 
 @asynccontextmanager
-async def served(world: World) -> AsyncIterator[tuple[GrpcTransport, grpc.aio.Channel]]:
+async def served(world: World, carrier: TransportName) -> AsyncIterator[tuple[Transport, grpc.aio.Channel]]:
     """The world's servicer behind a real server, and a channel to it."""
-    transport = GrpcTransport(world.servicer.serve, host="127.0.0.1", port=0)
+    settings = Settings(host="127.0.0.1", grpc_port=0, transport=carrier, secure_serving=False)
+    transport = transport_for(settings, world.servicer.serve)
     port = await transport.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

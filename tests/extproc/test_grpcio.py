@@ -8,8 +8,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from epp.extproc.transport.grpcio import GrpcTransport
+from epp.extproc.transport.choice import Transport
 from epp.scheduling.outcome import Ending
+from epp.settings import TransportName
 
 from .grpc_gateway import METHOD, Gateway, served, settled
 from .world import (
@@ -33,13 +34,13 @@ async def world() -> World:
 
 
 @pytest.fixture
-async def transport(world: World) -> AsyncIterator[tuple[GrpcTransport, grpc.aio.Channel]]:
-    async with served(world) as both:
+async def transport(world: World, carrier: TransportName) -> AsyncIterator[tuple[Transport, grpc.aio.Channel]]:
+    async with served(world, carrier) as both:
         yield both
 
 
 @pytest.fixture
-def channel(transport: tuple[GrpcTransport, grpc.aio.Channel]) -> grpc.aio.Channel:
+def channel(transport: tuple[Transport, grpc.aio.Channel]) -> grpc.aio.Channel:
     return transport[1]
 
 
@@ -125,7 +126,7 @@ async def test_bytes_that_are_no_message_end_their_stream_only(world: World, cha
 
 
 async def test_drain_lets_a_running_stream_finish_and_takes_no_new_one(
-    world: World, transport: tuple[GrpcTransport, grpc.aio.Channel]
+    world: World, transport: tuple[Transport, grpc.aio.Channel]
 ) -> None:
     server, channel = transport
     gateway = Gateway(channel)

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,20 +17,22 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from epp.extproc.transport.grpcio import SERVICE, GrpcTransport
+from epp.extproc.transport.choice import transport_for
+from epp.extproc.transport.grpcio import SERVICE
 from epp.extproc.transport.health import Health, HealthServer
-from epp.settings import CarrierSettings, SettingsError
+from epp.settings import Settings, SettingsError, TransportName
 
 from .grpc_gateway import Gateway
 from .world import World, destination, request_headers
 
 
+def on_loopback(**settings: Any) -> Settings:
+    return Settings(host="127.0.0.1", grpc_port=0, **settings)
+
+
 @asynccontextmanager
-async def serving(**settings: object) -> AsyncIterator[int]:
-    world = World()
-    transport = GrpcTransport(
-        world.servicer.serve, host="127.0.0.1", port=0, settings=CarrierSettings(secure_serving=True, **settings)
-    )
+async def serving(carrier: TransportName, **settings: object) -> AsyncIterator[int]:
+    transport = transport_for(on_loopback(transport=carrier, **settings), World().servicer.serve)
     try:
         yield await transport.start()
     finally:
@@ -43,6 +46,13 @@ async def pick(port: int, credentials: grpc.ChannelCredentials, name: str = "loc
         gateway = Gateway(channel)
         await gateway.send(request_headers(end=True))
         return destination((await gateway.answers(1))[0])[0]
+
+
+async def end_without_a_word(port: int, credentials: grpc.ChannelCredentials) -> grpc.StatusCode:
+    """How a call ends on which the gateway sends nothing."""
+    options = (("grpc.ssl_target_name_override", "localhost"),)
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options) as channel:
+        return await Gateway(channel).call.code()
 
 
 def presented(port: int) -> tuple[bytes, str | None]:
@@ -75,9 +85,9 @@ def trusting(authority: trustme.CA, client: trustme.LeafCert | None = None) -> g
     return grpc.ssl_channel_credentials(root, client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes())
 
 
-async def test_self_signed_with_an_elliptic_key_and_http2() -> None:
+async def test_self_signed_with_an_elliptic_key_and_http2(carrier: TransportName) -> None:
 
-    async with serving() as port:
+    async with serving(carrier) as port:
         der, protocol = await asyncio.to_thread(presented, port)
         certificate = x509.load_der_x509_certificate(der)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -88,10 +98,10 @@ async def test_self_signed_with_an_elliptic_key_and_http2() -> None:
         assert await pick(port, grpc.ssl_channel_credentials(pem))
 
 
-async def test_mounted_files_are_read_again_when_they_change(tmp_path: Path) -> None:
+async def test_mounted_files_are_read_again_when_they_change(tmp_path: Path, carrier: TransportName) -> None:
     old, new = trustme.CA(), trustme.CA()
     certificate, key = written(tmp_path, old, "epp.example")
-    async with serving(tls_cert_file=certificate, tls_key_file=key) as port:
+    async with serving(carrier, tls_cert_file=certificate, tls_key_file=key) as port:
         assert await pick(port, trusting(old), "epp.example")
         written(tmp_path, new, "epp.example")
         assert await pick(port, trusting(new), "epp.example")
@@ -99,17 +109,18 @@ async def test_mounted_files_are_read_again_when_they_change(tmp_path: Path) -> 
         assert await pick(port, trusting(new), "epp.example")
 
 
-async def test_mutual_tls_takes_only_certificates_of_the_authority_with_an_allowed_name(tmp_path: Path) -> None:
+async def test_mutual_tls_takes_only_certificates_of_the_authority_with_an_allowed_name(
+    tmp_path: Path, carrier: TransportName
+) -> None:
     authority = trustme.CA()
     certificate, key = written(tmp_path, authority, "localhost")
     clients = tmp_path / "clients.pem"
     authority.cert_pem.write_to_path(clients)
     settings = {"tls_cert_file": certificate, "tls_key_file": key, "tls_client_ca_file": clients}
-    async with serving(**settings, tls_client_names="gateway.example") as port:
+    async with serving(carrier, **settings, tls_client_names="gateway.example") as port:
         assert await pick(port, trusting(authority, authority.issue_cert("gateway.example")))
-        with pytest.raises(grpc.aio.AioRpcError) as other:
-            await pick(port, trusting(authority, authority.issue_cert("other.example")))
-        assert other.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        other = trusting(authority, authority.issue_cert("other.example"))
+        assert await end_without_a_word(port, other) is grpc.StatusCode.PERMISSION_DENIED
         stranger = trustme.CA().issue_cert("gateway.example")
         for client in (None, stranger):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -129,15 +140,15 @@ async def test_mutual_tls_takes_only_certificates_of_the_authority_with_an_allow
         ({"tls_client_ca_file": "tls.key"}, "EPP_TLS_CLIENT_CA_FILE: expected PEM certificates"),
     ],
 )
-def test_wrong_files_are_named_at_the_start(tmp_path: Path, settings: dict[str, str], message: str) -> None:
+def test_wrong_files_are_named_at_the_start(
+    tmp_path: Path, settings: dict[str, str], message: str, carrier: TransportName
+) -> None:
     authority = trustme.CA()
     written(tmp_path, authority, "localhost")
     authority.issue_cert("localhost").private_key_pem.write_to_path(tmp_path / "other.key")
     paths = {name: tmp_path / value for name, value in settings.items()}
     with pytest.raises(SettingsError, match=message):
-        GrpcTransport(
-            World().servicer.serve, host="127.0.0.1", port=0, settings=CarrierSettings(secure_serving=True, **paths)
-        )
+        transport_for(on_loopback(transport=carrier, **paths), World().servicer.serve)
 
 
 NAMES = ("liveness", "readiness", SERVICE, "inference-extension", "")
@@ -152,10 +163,10 @@ async def statuses(channel: grpc.aio.Channel) -> tuple[list[bool], dict[str, boo
     return checked, {name: status.status == serving for name, status in listed.items()}
 
 
-async def test_health_names_follow_readiness_and_liveness_does_not() -> None:
+async def test_health_names_follow_readiness_and_liveness_does_not(carrier: TransportName) -> None:
     health = Health()
     server = HealthServer(health, host="127.0.0.1", port=0)
-    transport = GrpcTransport(World().servicer.serve, host="127.0.0.1", port=0, health=health)
+    transport = transport_for(on_loopback(transport=carrier, secure_serving=False), World().servicer.serve, health)
     for port in (await server.start(), await transport.start()):
         await health.set_ready(False)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -175,8 +186,8 @@ async def test_health_names_follow_readiness_and_liveness_does_not() -> None:
     await server.stop()
 
 
-async def test_an_old_connection_is_replaced_without_harm_to_its_streams() -> None:
-    async with serving(max_connection_age_seconds=0.2) as port:
+async def test_an_old_connection_is_replaced_without_harm_to_its_streams(carrier: TransportName) -> None:
+    async with serving(carrier, max_connection_age_seconds=0.2) as port:
         pem = ssl.DER_cert_to_PEM_cert(await _certificate(port)).encode()
         credentials = grpc.ssl_channel_credentials(pem)
         options = (("grpc.ssl_target_name_override", "localhost"),)

@@ -1,21 +1,18 @@
 """grpc.aio as the carrier of ext_proc streams."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
 
 from epp.extproc.exchange import ProtocolError
 from epp.extproc.transport.health import Health
-from epp.extproc.transport.stream import Stream, StreamGoneError
+from epp.extproc.transport.stream import Serve, StreamGoneError, max_message_bytes
 from epp.extproc.transport.tls import server_credentials
 from epp.settings import CarrierSettings, comma_list
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _METHOD = "Process"
-_SMALLEST_MESSAGE_LIMIT = 64 * 1024 * 1024
-
-Serve = Callable[[Stream], Awaitable[None]]
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
@@ -43,7 +40,7 @@ class GrpcTransport:
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._credentials = server_credentials(settings)
         self._client_names = frozenset(comma_list(settings.tls_client_names))
-        self._options = _options(settings, max(_SMALLEST_MESSAGE_LIMIT, 2 * max_body_bytes))
+        self._options = _options(settings, max_message_bytes(max_body_bytes))
         self._health = health
         self._server: grpc.aio.Server | None = None
 

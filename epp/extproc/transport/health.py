@@ -1,6 +1,7 @@
 """gRPC health: on its own port in plain text, since kubelet probes speak no TLS, and on the ext_proc port."""
 
 import grpc.aio
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
@@ -14,29 +15,30 @@ _Status = health_pb2.HealthCheckResponse
 class _Servicer(health_aio.HealthServicer):  # type: ignore[misc]  # grpc_health has no types
     """Check and Watch from grpc_health, with the List that it lacks."""
 
-    async def List(self, _request: object, _context: object) -> object:  # noqa: N802 - the method's name on the wire
+    async def List(self, _request: object, _context: object) -> Message:  # noqa: N802 - the method's name on the wire
         """The status of every name."""
         statuses = {name: _Status(status=status) for name, status in self._server_status.items()}
-        return health_pb2.HealthListResponse(statuses=statuses)
+        response: Message = health_pb2.HealthListResponse(statuses=statuses)
+        return response
 
 
 class Health:
     """What health checks are told: alive from the start, ready when told so."""
 
     def __init__(self) -> None:
-        self._servicer = _Servicer()
-        self._servicer._server_status.update(
+        self.servicer = _Servicer()
+        self.servicer._server_status.update(
             {LIVENESS: _Status.SERVING, **dict.fromkeys(READY_NAMES, _Status.NOT_SERVING)}
         )
 
     async def set_ready(self, ready: bool) -> None:
         """Whether gateways should send requests here."""
         for name in READY_NAMES:
-            await self._servicer.set(name, _Status.SERVING if ready else _Status.NOT_SERVING)
+            await self.servicer.set(name, _Status.SERVING if ready else _Status.NOT_SERVING)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Answer Check, Watch and List on `server` too."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.servicer, server)
 
 
 class HealthServer:

@@ -1,6 +1,14 @@
 """What a carrier gives the servicer: one ext_proc stream as serialised messages both ways."""
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
+
+_SMALLEST_MESSAGE_LIMIT = 64 * 1024 * 1024
+
+
+def max_message_bytes(max_body_bytes: int) -> int:
+    """The size of messages that every carrier takes: some gateways send a whole body in one."""
+    return max(_SMALLEST_MESSAGE_LIMIT, 2 * max_body_bytes)
 
 
 class StreamGoneError(Exception):
@@ -21,3 +29,7 @@ class Stream(Protocol):
 
         Raises StreamGoneError when the stream broke.
         """
+
+
+Serve = Callable[[Stream], Awaitable[None]]
+"""Serves one stream to its end; raises ProtocolError when the gateway sends what is no ext_proc message."""

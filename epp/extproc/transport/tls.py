@@ -5,6 +5,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -30,15 +31,35 @@ def server_credentials(settings: CarrierSettings) -> grpc.ServerCredentials | No
     if not settings.secure_serving:
         return None
     files = CertificateFiles(settings)
-    # The stubs do not know that None means "no change".
-    changed = cast(Callable[[], grpc.ServerCertificateConfiguration], files.changed)
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        found = files.changed()
+        return None if found is None else _for_grpc(found)
+
     return grpc.dynamic_ssl_server_credentials(
-        files.read(), changed, require_client_authentication=settings.tls_client_ca_file is not None
+        _for_grpc(files.read()),
+        # The stubs do not know that None means "no change".
+        cast(Callable[[], grpc.ServerCertificateConfiguration], changed),
+        require_client_authentication=settings.tls_client_ca_file is not None,
     )
 
 
+def _for_grpc(found: "Certificates") -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(found.key, found.certificate)], found.authorities)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """What one handshake uses, in PEM."""
+
+    certificate: bytes
+    key: bytes
+    authorities: bytes | None
+    """Whose client certificates are demanded; None: none are."""
+
+
 class CertificateFiles:
-    """Reads the certificate, key and client authorities; gRPC asks `changed` before each handshake."""
+    """Reads the certificate, key and client authorities; a carrier asks `changed` before each handshake."""
 
     def __init__(self, settings: CarrierSettings) -> None:
         if (settings.tls_cert_file is None) != (settings.tls_key_file is None):
@@ -49,7 +70,7 @@ class CertificateFiles:
         self._self_signed = self_signed() if settings.tls_cert_file is None else None
         self._seen = self._stamps()
 
-    def read(self) -> grpc.ServerCertificateConfiguration:
+    def read(self) -> Certificates:
         """What the files hold now. Raises SettingsError when one cannot be read or certificate and key do not fit."""
         certificate, key = self._self_signed or (
             _contents("EPP_TLS_CERT_FILE", self._own[0]),
@@ -60,21 +81,21 @@ class CertificateFiles:
         if self._authorities is not None:
             authorities = _contents("EPP_TLS_CLIENT_CA_FILE", self._authorities)
             _check_authorities(authorities)
-        return grpc.ssl_server_certificate_configuration([(key, certificate)], authorities)
+        return Certificates(certificate, key, authorities)
 
-    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+    def changed(self) -> Certificates | None:
         """The new certificates when a file was replaced, as Kubernetes does with a renewed secret; else None."""
         stamps = self._stamps()
         if stamps == self._seen:
             return None
         self._seen = stamps
         try:
-            configuration = self.read()
+            found = self.read()
         except SettingsError as error:
             _log.warning("the changed certificate is of no use, the old one stays", reason=str(error))
             return None
         _log.info("certificate read again")
-        return configuration
+        return found
 
     def _stamps(self) -> list[tuple[int, int] | None]:
         return [_stamp(path) for path in (*self._own, self._authorities)]

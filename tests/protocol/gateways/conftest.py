@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import grpc.aio
 import pytest
 
+from epp.settings import TransportName
 from tests.extproc.grpc_gateway import served
 from tests.extproc.world import World
 
@@ -15,6 +16,6 @@ async def world() -> World:
 
 
 @pytest.fixture
-async def channel(world: World) -> AsyncIterator[grpc.aio.Channel]:
-    async with served(world) as (_, channel):
+async def channel(world: World, carrier: TransportName) -> AsyncIterator[grpc.aio.Channel]:
+    async with served(world, carrier) as (_, channel):
         yield channel

@@ -131,8 +131,8 @@ async def test_without_a_response_body_the_stream_lives_as_long_as_the_gateway_k
     await gateway.answers(1)
     await gateway.send(response_headers("text/event-stream"))
     await gateway.answers(1)
-    assert await gateway.quiet()
     assert world.in_flight == 1
+    assert await gateway.quiet()
     gateway.call.cancel()
     await settled(world)
     assert world.in_flight == 0

@@ -1,0 +1,196 @@
+"""One gRPC call: HTTP/2 stream below, messages above."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from epp.extproc.exchange import ProtocolError
+from epp.extproc.transport.http2.connection import Connection
+from epp.extproc.transport.http2.messages import PREFIX_SIZE, MessageReader, prefix
+from epp.extproc.transport.http2.request import NotGrpc
+from epp.extproc.transport.http2.status import RESPONSE_HEADERS, GrpcError, Status, trailers, trailers_only
+from epp.extproc.transport.http2.stream import Stream as Http2Stream
+from epp.extproc.transport.stream import Serve, StreamGoneError
+
+_log = structlog.get_logger(__name__)
+
+
+class Call:
+    """Receives a stream's data and is the `Stream` that `serve` reads and writes, in a task of its own.
+
+    `wake` is called when something has been queued, so that it leaves together with what else this turn brings.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: Http2Stream,
+        *,
+        max_message_bytes: int,
+        max_queued_bytes: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._max_queued_bytes = max_queued_bytes
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._reader = MessageReader(max_message_bytes)
+        self._messages: deque[bytes] = deque()
+        self._no_more = False
+        self._gone = False
+        self._headers_sent = False
+        self._reading: asyncio.Future[bytes | None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def begin(self, serve: Serve, timeout: float | None) -> None:
+        """Serve the call, for at most `timeout` seconds."""
+        self.task = self._loop.create_task(self._run(serve))
+        if timeout is not None:
+            self._deadline = self._loop.call_later(timeout, self._expire)
+
+    def finish(self, status: Status, text: str = "") -> None:
+        """End our side; later reads and writes raise StreamGoneError."""
+        if not self._gone:
+            self._gone = True
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._stream.end(trailers(status, text) if self._headers_sent else trailers_only(status, text))
+            self._connection.sender.schedule(self._stream)
+            self._wake()
+
+    # --- Stream, for the servicer
+
+    async def read(self) -> bytes | None:
+        """The next message; None: no more will come. Raises StreamGoneError."""
+        if self._messages:
+            message = self._messages.popleft()
+            self._connection.read(self._stream, PREFIX_SIZE + len(message))
+            if self._connection.sender.waits:
+                self._wake()
+            return message
+        if self._gone:
+            raise StreamGoneError
+        if self._no_more:
+            return None
+        self._reading = self._loop.create_future()
+        return await self._reading
+
+    async def write(self, message: bytes) -> None:
+        """Queue one message; waits while too much is queued. Raises StreamGoneError."""
+        if self._gone:
+            raise StreamGoneError
+        stream = self._stream
+        if not self._headers_sent:
+            self._headers_sent = True
+            stream.send_headers(RESPONSE_HEADERS)
+        stream.send(prefix(len(message)))
+        stream.send(message)
+        self._connection.sender.schedule(stream)
+        self._wake()
+        if stream.queued > self._max_queued_bytes:
+            stream.wants_room = True
+            self._writing = self._loop.create_future()
+            await self._writing
+
+    # --- Receiver, for the connection
+
+    def data(self, payload: bytes) -> None:
+        """Hand on the messages that `payload` completes."""
+        if self._gone:
+            return
+        try:
+            messages = self._reader.feed(payload)
+            self._stream.partial = self._reader.partial
+            if self._stream.partial and self._connection.memory.full:
+                raise GrpcError(Status.RESOURCE_EXHAUSTED, "too much is buffered already")
+        except GrpcError as error:
+            self._break(error.status, error.text)
+            return
+        for message in messages:
+            if self._reading is not None and not self._reading.done():
+                self._reading.set_result(message)
+            else:
+                self._messages.append(message)
+                self._stream.held += PREFIX_SIZE + len(message)
+
+    def half_closed(self) -> None:
+        """No more messages will come."""
+        if self._reader.partial:
+            self._break(Status.INTERNAL, "the last message is cut short")
+            return
+        self._no_more = True
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+
+    def closed(self) -> None:
+        """The stream is gone: stop serving it."""
+        self._gone = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._stop_task()
+
+    def writable(self) -> None:
+        """There is room for more answers."""
+        if self._writing is not None and not self._writing.done():
+            self._writing.set_result(None)
+
+    # --- Within
+
+    async def _run(self, serve: Serve) -> None:
+        try:
+            await serve(self)
+        except StreamGoneError:
+            self.finish(Status.UNAVAILABLE)
+        except GrpcError as error:
+            self.finish(error.status, error.text)
+        except ProtocolError as error:
+            self.finish(Status.INVALID_ARGUMENT, str(error))
+        except asyncio.CancelledError:
+            self.finish(Status.UNAVAILABLE, "the server stops")
+            raise
+        except Exception:  # noqa: BLE001 - whatever fails in one call must not end the connection of all others
+            _log.exception("serving a stream failed")
+            self.finish(Status.INTERNAL)
+        else:
+            self.finish(Status.OK)
+
+    def _expire(self) -> None:
+        self._break(Status.DEADLINE_EXCEEDED, "grpc-timeout is over")
+
+    def _break(self, status: Status, text: str) -> None:
+        self.finish(status, text)
+        self._stop_task()
+
+    def _stop_task(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+
+class RefusedCall:
+    """A request that is answered without being served; whatever else it brings is dropped."""
+
+    def __init__(self, connection: Connection, stream: Http2Stream) -> None:
+        self._connection = connection
+        self._stream = stream
+
+    def refuse(self, error: GrpcError, more: bytes) -> None:
+        """Answer with a gRPC status; `more` are further fields."""
+        self._stream.end(trailers_only(error.status, error.text) + more)
+        self._connection.sender.schedule(self._stream)
+
+    def refuse_http(self, answer: NotGrpc) -> None:
+        """Answer with an HTTP status and its reason as text."""
+        self._stream.send_headers(answer.headers())
+        self._stream.send(answer.text.encode())
+        self._stream.end(answer.trailers())
+        self._connection.sender.schedule(self._stream)
+
+    def data(self, payload: bytes) -> None: ...
+    def half_closed(self) -> None: ...
+    def closed(self) -> None: ...
+    def writable(self) -> None: ...
