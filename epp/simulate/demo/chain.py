@@ -48,7 +48,7 @@ def worker_arguments(shape: Shape, model: Path) -> list[str]:
     return [
         *("--tokenizer", str(model), "--model", "demo", "--blocks", str(blocks), "--block-size", str(BLOCK_SIZE)),
         *("--prefill-tokens-per-second", str(PREFILL_TOKENS_PER_SECOND)),
-        *("--inter-token-ms", "20", "--stream-interval", "4"),
+        *("--inter-token-ms", "20", "--stream-interval", "8"),
     ]
 
 

@@ -41,10 +41,10 @@ class Shape:
 
     system_prompts: int = 3
     system_words: int = 1500
-    agents: int = 20
+    agents: int = 16
     """Conversations that run at the same time."""
     conversations_per_agent: int = 2
-    turns: int = 7
+    turns: int = 6
     task_words: int = 300
     result_words: int = 450
     pause_seconds: float = 1.0
