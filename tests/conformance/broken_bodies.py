@@ -135,6 +135,21 @@ def is_gzip(exchange: Exchange, _message: ProcessingRequest) -> bool:
     return exchange.body[:2] == gzip.compress(b"")[:2]
 
 
+def refuses_repeated_ids() -> Fault:
+    seen: set[str] = set()
+
+    def answers(exchange: Exchange, _message: ProcessingRequest, answers: Answers) -> Answers:
+        request_id = exchange.headers.get("x-request-id")
+        if request_id is None or not picks(answers):
+            return answers
+        if request_id in seen:
+            return [refused(409)]
+        seen.add(request_id)
+        return answers
+
+    return Fault(answers=answers)
+
+
 REQUEST = {
     "request.streamed-response": (of_body(as_common, "request_body"), "no streamed_response"),
     "request.order": (when(is_("request_body"), instead=lambda e, m, a: a[1:] + a[:1]), "in that order"),
@@ -236,10 +251,7 @@ GATEWAY = {
     "gateway.agentgateway": (when(is_("response_headers"), instead=close(grpc.StatusCode.OK)), "ended with OK"),
     "gateway.nginx": (Fault(lingers=True), "stayed open"),
     "gateway.ai-gateway-buffered": (when(announces(2), instead=silence), "no answer in time"),
-    "gateway.retries": (
-        when(lambda e, m: e.picker.turn > 9 and "x-request-id" in e.headers, instead=lambda *_: [refused(409)]),
-        "ImmediateResponse 409",
-    ),
+    "gateway.retries": (refuses_repeated_ids(), "ImmediateResponse 409"),
 }
 
 FAULTS: dict[str, tuple[Fault, str]] = {**REQUEST, **RESPONSE, **MODES, **REFUSAL, **GATEWAY}

@@ -3,7 +3,7 @@
 import asyncio
 
 from epp.conformance import picked
-from epp.conformance.check import check
+from epp.conformance.check import Level, check
 from epp.conformance.exchange import Half
 from epp.conformance.lab import Lab
 from epp.conformance.messages import BUFFERED, HttpRequest, HttpResponse, Modes, Shape
@@ -71,6 +71,7 @@ async def nginx(lab: Lab) -> None:
 
 @check(
     "gateway.ai-gateway-buffered",
+    level=Level.SHOULD,
     rule="As Envoy AI Gateway with its buffered annotation: bodies whole, both ways",
     source=OBSERVED + "Envoy AI Gateway 1.1, annotation processing-body-mode: buffered",
     breach=_BREACH,
