@@ -32,7 +32,7 @@ from epp.prompts.reader import PromptReader
 from epp.scheduling.config_watch import ConfigWatch
 from epp.scheduling.estimates import Estimates
 from epp.scheduling.fidelity import Fidelity
-from epp.scheduling.policies import policy_from
+from epp.scheduling.policies import disaggregation_from, policy_from
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.suspicion import Suspicion
 from epp.settings import PREFIX, Settings
@@ -83,6 +83,7 @@ class App:
             metrics=self.engine_metrics,
             fallbacks=settings.fallbacks,
             suspended=lambda: self.suspects.places,
+            disaggregation=disaggregation_from(settings, self.registry),
         )
         self.config_watch = ConfigWatch(settings, self.scheduler)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)

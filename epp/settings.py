@@ -46,6 +46,24 @@ class TransportName(StrEnum):
     HTTP2 = "http2"
 
 
+class Decider(StrEnum):
+    """What decides whether another worker prefills; only pools with workers for that have the choice."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    UNCACHED = "uncached"
+    """Where at least so many tokens are cached on no decode worker."""
+    PREDICTED = "predicted"
+    """Where the first token should come sooner that way, transfer included."""
+
+
+class Missing(StrEnum):
+    """What happens to a request that wants a prefill worker when there is none."""
+
+    AGGREGATE = "aggregate"
+    REFUSE = "refuse"
+
+
 def _setting(default: Any, description: str, *, names: tuple[str, ...] = (), **limits: Any) -> Any:
     """A setting with its meaning and the names that operators know from other pickers."""
     return Field(default, description=description, json_schema_extra={"names": list(names)}, **limits)
@@ -328,6 +346,19 @@ class SchedulingSettings(BaseModel):
     picker: str = _setting("max-score", "How EPP_SCORERS chooses: max-score, weighted-random, softmax, random.")
     config_file: Path | None = _setting(
         None, "YAML or JSON file with a profile of filters, scorers and a picker for each role."
+    )
+    disaggregation: Decider = _setting(
+        Decider.UNCACHED,
+        "When a prefill worker computes the prompt, in pools that have some: never, always, uncached, predicted.",
+    )
+    disaggregation_uncached_tokens: int = _setting(
+        512, "uncached: tokens that no decode worker has cached from which on the prefill is split off.", ge=0
+    )
+    kv_transfer_us_per_token: float = _setting(
+        2.0, "predicted: microseconds to move the KV blocks of one prompt token.", ge=0, le=1000
+    )
+    prefill_missing: Missing = _setting(
+        Missing.AGGREGATE, "Without a ready prefill worker: aggregate (the decode worker prefills) or refuse (503)."
     )
     kv_overlap_score_credit: float = _setting(
         1.0,

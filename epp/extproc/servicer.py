@@ -19,8 +19,9 @@ from epp.extproc.retries import Retries
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.transport.stream import Stream
 from epp.prompts.prompt import Request
+from epp.scheduling.eligible import NoEndpointError
 from epp.scheduling.outcome import Ending, Observer, Outcome
-from epp.scheduling.scheduler import NoEndpointError, Pick, Scheduler
+from epp.scheduling.scheduler import Pick, Scheduler
 from epp.settings import BodyMode
 
 _log = structlog.get_logger(__name__)

@@ -18,7 +18,7 @@ _MOST_SESSION_BYTES = 256
 class Session:
     """A session's requests go where its last one went: as a scorer softly, as a filter without exception.
 
-    The session is named by a header. It is forgotten `ttl_seconds` after its last request.
+    A header names the session, else the request itself does. It is forgotten `ttl_seconds` after its last request.
     """
 
     def __init__(self, header: str = "x-session-id", ttl_seconds: float = 1800.0) -> None:
@@ -26,26 +26,29 @@ class Session:
         self._ttl = ttl_seconds
         self._bound: OrderedDict[str, tuple[tuple[str, str, int, HostPort], float]] = OrderedDict()
 
-    def keep(self, request: Request, candidates: Candidates) -> NDArray[np.bool_] | None:  # noqa: ARG002
+    def keep(self, request: Request, candidates: Candidates) -> NDArray[np.bool_] | None:
         """Only the session's endpoint, if it is among the candidates."""
-        return self._mine(candidates)
+        return self._mine(request, candidates)
 
-    def score(self, request: Request, candidates: Candidates) -> Scores | None:  # noqa: ARG002 - the interface
+    def score(self, request: Request, candidates: Candidates) -> Scores | None:
         """1 for the session's endpoint."""
-        mine = self._mine(candidates)
+        mine = self._mine(request, candidates)
         return None if mine is None else mine.astype(np.float64)
 
-    def picked(self, request: Request, candidates: Candidates, position: int) -> None:  # noqa: ARG002
+    def picked(self, request: Request, candidates: Candidates, position: int) -> None:
         """The session is bound to its last endpoint."""
-        name = candidates.header(self._header)
+        name = self._name(request, candidates)
         if name and len(name) <= _MOST_SESSION_BYTES:
             self._bound[name] = (candidates.endpoints[position].incarnation, candidates.now)
             self._bound.move_to_end(name)
             if len(self._bound) > _MOST_SESSIONS:
                 self._bound.popitem(last=False)
 
-    def _mine(self, candidates: Candidates) -> NDArray[np.bool_] | None:
-        bound = self._bound.get(candidates.header(self._header))
+    def _name(self, request: Request, candidates: Candidates) -> str:
+        return candidates.header(self._header) or request.session
+
+    def _mine(self, request: Request, candidates: Candidates) -> NDArray[np.bool_] | None:
+        bound = self._bound.get(self._name(request, candidates))
         if bound is None or candidates.now - bound[1] > self._ttl:
             return None
         mine = np.array([endpoint.incarnation == bound[0] for endpoint in candidates.endpoints])

@@ -1,7 +1,7 @@
 """The work that our own picks have put on each endpoint, and the guard that owns each piece of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,9 +85,14 @@ class Load:
             self._retire_unseen((self._ends_unseen <= now).nonzero()[0], now)
             self._next_unseen = float(self._ends_unseen.min())
 
-    def reserve(self, column: int, work: Work) -> "Reservation":
-        """Count one request on `column` until its reservation is released."""
-        reservation = Reservation(self, work)
+    def reserve(self, column: int, work: Work, *, prefill: "Reservation | None" = None) -> "Reservation":
+        """Count one request on `column` until its reservation is released.
+
+        Where another endpoint prefills, `prefill` is its share: it ends with the first token, or with this one.
+        """
+        reservation = Reservation(self, work, prefill)
+        if prefill is not None:
+            prefill.only_prefill = True
         self._enter(reservation, column)
         return reservation
 
@@ -113,6 +118,8 @@ class Load:
         self.in_flight[column] += 1
         self.prefill_tokens[column] += reservation.work.prefill_tokens
         self._promised[column] += reservation.micros
+        if reservation.prefill is not None:
+            return
         queue.prefills[reservation] = None
         if len(queue.prefills) == 1:
             self._begin_next(column, self._clock())
@@ -178,8 +185,7 @@ class Load:
         for column in columns.tolist():
             while (end := float(self._ends_unseen[column])) <= now:
                 first = next(iter(self._queues[column].prefills))
-                self._end_prefill(first, end)
-                self._decode(first, first.work.context_tokens)
+                self._end_unseen(first, end)
 
     def _end_unseen_before(self, reservation: "Reservation", now: float) -> None:
         """A first token shows that the prefills before it are done; shown ones will tell so themselves."""
@@ -187,8 +193,14 @@ class Load:
             if earlier is reservation:
                 return
             if not earlier.work.shown:
-                self._end_prefill(earlier, now)
-                self._decode(earlier, earlier.work.context_tokens)
+                self._end_unseen(earlier, now)
+
+    def _end_unseen(self, reservation: "Reservation", now: float) -> None:
+        self._end_prefill(reservation, now)
+        if reservation.only_prefill:
+            reservation.release()
+        else:
+            self._decode(reservation, reservation.work.context_tokens)
 
 
 class _Queue:
@@ -204,12 +216,14 @@ class _Queue:
 class Reservation:
     """The load that one pick puts on one endpoint; exists from the pick to the end of the stream."""
 
-    __slots__ = ("_load", "_released", "decode_tokens", "micros", "queue", "work")
+    __slots__ = ("_load", "_released", "decode_tokens", "micros", "only_prefill", "prefill", "queue", "work")
 
     queue: _Queue
 
-    def __init__(self, load: Load, work: Work) -> None:
+    def __init__(self, load: Load, work: Work, prefill: "Reservation | None" = None) -> None:
         self._load = load
+        self.prefill = prefill
+        self.only_prefill = False
         self._released = False
         self.work = work
         self.micros = round(work.prefill_seconds * _MICROS)
@@ -227,8 +241,14 @@ class Reservation:
 
     def first_token(self) -> None:
         """Prefill is done: its tokens stop counting and the context starts to count as decode work."""
-        if not self._released:
+        if self._released:
+            return
+        if self.prefill is None:
             self._load._first_token(self)
+        elif not self.prefill.released:
+            self.prefill.first_token()
+            self.prefill.release()
+            self._load._decode(self, self.work.context_tokens)
 
     def progress(self, output_tokens: int) -> None:
         """`output_tokens` more were streamed."""
@@ -239,11 +259,15 @@ class Reservation:
         """Another endpoint serves the request: take the load off the first one and put `work` on `column`."""
         if not self._released:
             self._load._exit(self)
+            if self.prefill is not None and not self.prefill.released:
+                work = replace(work, prefill_tokens=0, prefill_seconds=0.0)
             self.work, self.micros, self.decode_tokens = work, round(work.prefill_seconds * _MICROS), 0
             self._load._enter(self, column)
 
     def release(self) -> None:
         """The request ended; safe to call again."""
+        if self.prefill is not None:
+            self.prefill.release()
         if not self._released:
             self._load._exit(self)
             self._released = True

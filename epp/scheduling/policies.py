@@ -4,9 +4,12 @@ import difflib
 import random
 from collections.abc import Callable, Sequence
 
+from prometheus_client import CollectorRegistry
+
 from epp.endpoints.endpoint import Role
 from epp.scheduling.catalogue import RuleError, make_filter, make_picker, make_scorer
 from epp.scheduling.config_file import Profile, RuleConfig, ScorerConfig, read_config
+from epp.scheduling.disaggregation import Disaggregation, DisaggregationMetrics, DisaggregationRules
 from epp.scheduling.dynamo_cost import DynamoCost, DynamoWeights
 from epp.scheduling.pickers import RandomPick
 from epp.scheduling.policy import Policy
@@ -50,6 +53,17 @@ def policy_from(settings: Settings, draw: random.Random | None = None, *, role: 
         return _build(profile, settings, draw)
     except RuleError as error:
         raise SettingsError(f"{where}{error}") from None
+
+
+def disaggregation_from(settings: Settings, registry: CollectorRegistry) -> Disaggregation:
+    """How prefill is split off, in pools that have workers for it. Raises SettingsError."""
+    rules = DisaggregationRules(
+        decider=settings.disaggregation,
+        uncached_tokens=settings.disaggregation_uncached_tokens,
+        transfer_seconds=settings.kv_transfer_us_per_token / 1e6,
+        missing=settings.prefill_missing,
+    )
+    return Disaggregation(rules, policy_from(settings, role=Role.PREFILL), DisaggregationMetrics(registry))
 
 
 def parse_scorers(text: str) -> tuple[ScorerConfig, ...]:

@@ -2,20 +2,23 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, HostPort, Role
 from epp.endpoints.metrics import EngineMetrics, EngineView
 from epp.endpoints.pool import Pool, PoolSnapshot
 from epp.kvcache.prefix_index import PrefixIndex
 from epp.prompts.prompt import Request
 from epp.scheduling.candidates import Candidates, Header, no_header
+from epp.scheduling.disaggregation import Disaggregation
+from epp.scheduling.eligible import Eligible, NoEndpointError
 from epp.scheduling.load import Clock, Load, Reservation, Work
 from epp.scheduling.policy import Choice, Policy
 from epp.scheduling.rates import Rates
+from epp.scheduling.worker_headers import worker_headers
 
 _BYTES_PER_TOKEN = 4
 """Of a body whose tokens are not known: what most tokenizers make of English and JSON."""
@@ -24,16 +27,14 @@ _BYTES_PER_TOKEN = 4
 _SMOOTHING = 0.05
 
 
-class NoEndpointError(Exception):
-    """Nothing may serve the request; the text says why and is safe to show to the client."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The endpoint to serve a request, ordered fallbacks, and why."""
 
     endpoint: Endpoint
     fallbacks: tuple[Endpoint, ...] = ()
+    prefill: Endpoint | None = None
+    """Who prefills in place of `endpoint`; None: the endpoint itself."""
     set_headers: tuple[tuple[str, str], ...] = ()
     """More headers for the chosen worker, such as Dynamo's instance id."""
     model: str | None = None
@@ -53,6 +54,12 @@ class Pick:
     reservation: Reservation
 
 
+@dataclass(frozen=True, slots=True)
+class _Prefill:
+    candidates: Candidates
+    choice: Choice
+
+
 class Scheduler:
     """Chooses among the pool's endpoints with one policy, and keeps the load and rates that the choice needs."""
 
@@ -66,6 +73,7 @@ class Scheduler:
         clock: Clock = time.monotonic,
         fallbacks: int = 0,
         suspended: Callable[[], Collection[HostPort]] = frozenset,
+        disaggregation: Disaggregation | None = None,
     ) -> None:
         self._pool = pool
         self._index = index
@@ -74,7 +82,8 @@ class Scheduler:
         self._clock = clock
         self._fallbacks = fallbacks
         self._usual_prefill = 0.0
-        self._suspended = suspended
+        self._eligible = Eligible(suspended)
+        self._disaggregation = disaggregation
         self.rates = Rates()
         self.load = Load(clock, self.rates.observe)
         snapshot = pool.snapshot()
@@ -104,15 +113,63 @@ class Scheduler:
         snapshot = self._pool.snapshot()
         if not snapshot.endpoints:
             raise NoEndpointError("no ready endpoint in the pool")
-        positions = _allowed(snapshot, subset, avoid, self._suspended())
+        positions = self._eligible.decode(snapshot, subset, avoid)
         if not len(positions):
-            raise NoEndpointError("no ready endpoint in the subset that the gateway allows")
+            raise NoEndpointError("no ready endpoint that decodes, in what the gateway allows")
         candidates = self._candidates(request, snapshot, positions, header)
+        prefill = None
+        if self._disaggregation is not None:
+            prefill = self._prefill(self._disaggregation, request, snapshot, candidates, avoid)
+            if prefill is not None:
+                # The prompt comes over the network: what is cached or queued here for prefill matters no more.
+                nothing = np.zeros(len(candidates))
+                candidates = replace(candidates, work_seconds=nothing, wait_seconds=nothing)
         choice = self.policy.pick(request, candidates)
+        return self._reserved(request, snapshot, candidates, choice, prefill, shown=shown)
+
+    def _prefill(
+        self,
+        disaggregation: Disaggregation,
+        request: Request,
+        snapshot: PoolSnapshot,
+        decode: Candidates,
+        avoid: Collection[HostPort],
+    ) -> "_Prefill | None":
+        """Who prefills, if not the decode worker itself. Raises NoEndpointError where that may not be."""
+        positions = self._eligible.prefill(snapshot, avoid)
+        must = any(each.instance_id is not None and Role.PREFILL not in each.roles for each in decode.endpoints)
+        if not len(positions):
+            disaggregation.none_there(decode, must=must)
+            return None
+        candidates = self._candidates(request, snapshot, positions, decode.header)
+        if not must and not disaggregation.rules.wants(decode, candidates):
+            disaggregation.count("aggregated")
+            return None
+        disaggregation.count("disaggregated")
+        return _Prefill(candidates, disaggregation.policy.pick(request, candidates))
+
+    def _reserved(
+        self,
+        request: Request,
+        snapshot: PoolSnapshot,
+        candidates: Candidates,
+        choice: Choice,
+        prefill: "_Prefill | None",
+        *,
+        shown: bool,
+    ) -> Pick:
         work = _work(request, candidates, choice.best, shown=shown)
-        reservation = self.load.reserve(int(candidates.columns[choice.best]), work)
-        self._usual_prefill += _SMOOTHING * (work.prefill_seconds - self._usual_prefill)
-        return Pick(self._decision(candidates, choice), reservation)
+        first = None
+        if prefill is not None:
+            at = prefill.choice.best
+            first = self.load.reserve(
+                int(prefill.candidates.columns[at]), _work(request, prefill.candidates, at, shown=shown)
+            )
+            work = replace(work, prefill_tokens=0, prefill_seconds=0.0)
+        reservation = self.load.reserve(int(candidates.columns[choice.best]), work, prefill=first)
+        seconds = work.prefill_seconds if first is None else first.work.prefill_seconds
+        self._usual_prefill += _SMOOTHING * (seconds - self._usual_prefill)
+        return Pick(self._decision(request, snapshot, candidates, choice, prefill), reservation)
 
     def move(self, pick: Pick, request: Request, served: HostPort) -> None:
         """Put the pick's load on the endpoint that serves in its place; without effect when it is not in the pool."""
@@ -166,16 +223,36 @@ class Scheduler:
         foreign: NDArray[np.float64] = np.minimum(np.maximum(engines.known_all - in_flight, 0.0), engines.known_queued)
         return foreign * self._usual_prefill
 
-    def _decision(self, candidates: Candidates, choice: Choice) -> Decision:
+    def _decision(
+        self,
+        request: Request,
+        snapshot: PoolSnapshot,
+        candidates: Candidates,
+        choice: Choice,
+        prefill: "_Prefill | None",
+    ) -> Decision:
         endpoint = candidates.endpoints[choice.best]
+        told, at = (candidates, choice.best) if prefill is None else (prefill.candidates, prefill.choice.best)
+        first = None if prefill is None else told.endpoints[at]
         return Decision(
             endpoint=endpoint,
             fallbacks=self._next_best(candidates, choice) if self._fallbacks else (),
-            set_headers=_worker_headers(endpoint),
-            cached_tokens=int(candidates.cached_tokens[choice.best]),
-            predicted_ttft=float(candidates.wait_seconds[choice.best] + candidates.work_seconds[choice.best]),
+            prefill=first,
+            set_headers=worker_headers(
+                endpoint, first, self._encoders(request, snapshot), self._eligible.has_several_ranks
+            ),
+            cached_tokens=int(told.cached_tokens[at]),
+            predicted_ttft=float(told.wait_seconds[at] + told.work_seconds[at]),
             reason=choice.reason,
         )
+
+    def _encoders(self, request: Request, snapshot: PoolSnapshot) -> Sequence[Endpoint]:
+        """One encoder for each image or sound, least busy first."""
+        if not request.prompt.media:
+            return ()
+        positions = self._eligible.encode(snapshot)
+        order = sorted(positions, key=lambda i: int(self.load.in_flight[snapshot.columns[i]]))
+        return [snapshot.endpoints[i] for i in order[: len(request.prompt.media)]]
 
     def _next_best(self, candidates: Candidates, choice: Choice) -> tuple[Endpoint, ...]:
         order = [i for i in np.argsort(choice.costs, kind="stable").tolist() if i != choice.best]
@@ -195,12 +272,6 @@ def _prompt_tokens(request: Request) -> int:
     return len(request.prompt.tokens) or request.size // _BYTES_PER_TOKEN
 
 
-def _worker_headers(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
-    if endpoint.instance_id is None:
-        return ()
-    return (("x-dynamo-worker-instance-id", str(endpoint.instance_id)),)
-
-
 def _take(values: NDArray[np.int64], columns: NDArray[np.intp]) -> NDArray[np.int64]:
     """`values[columns]`, with 0 for columns that `values` does not reach."""
     if len(columns) and len(values) > columns[-1]:  # columns rise
@@ -209,23 +280,3 @@ def _take(values: NDArray[np.int64], columns: NDArray[np.intp]) -> NDArray[np.in
     taken = np.zeros(len(columns), dtype=np.int64)
     taken[known] = values[columns[known]]
     return taken
-
-
-def _allowed(
-    snapshot: PoolSnapshot,
-    subset: Collection[str] | None,
-    avoid: Collection[HostPort],
-    suspended: Collection[HostPort],
-) -> Sequence[int]:
-    """Positions that may be picked: neither suspended nor avoided ones while others are left."""
-    if subset is None and not avoid and not suspended:
-        return range(len(snapshot.endpoints))
-    allowed = [i for i, endpoint in enumerate(snapshot.endpoints) if subset is None or _named(endpoint, subset)]
-    for shunned in ({*avoid, *suspended}, suspended, avoid):
-        if left := [i for i in allowed if snapshot.endpoints[i].host_port not in shunned]:
-            return left
-    return allowed
-
-
-def _named(endpoint: Endpoint, subset: Collection[str]) -> bool:
-    return endpoint.host_port in subset or endpoint.address in subset

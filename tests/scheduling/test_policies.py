@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from epp.prompts.prompt import Request
+from epp.scheduling.eligible import NoEndpointError
 from epp.scheduling.predicted_ttft import PredictedTtft
 from epp.scheduling.round_robin import RoundRobin
-from epp.scheduling.scheduler import NoEndpointError
 from epp.scheduling.sent_prefixes import SentPrefixes
 from epp.settings import SettingsError
 from tests.scheduling.policies import NAMES, policy

@@ -1,0 +1,72 @@
+"""Who may be picked: by role, by what the gateway allows, by what looks dead."""
+
+from collections.abc import Callable, Collection, Sequence
+
+from epp.endpoints.endpoint import Endpoint, HostPort, Role
+from epp.endpoints.pool import PoolSnapshot
+
+
+class NoEndpointError(Exception):
+    """Nothing may serve the request; the text says why and is safe to show to the client."""
+
+
+class Eligible:
+    """Positions in a snapshot; those of each role are worked out once for each change of the pool."""
+
+    def __init__(self, suspended: Callable[[], Collection[HostPort]] = frozenset) -> None:
+        self._suspended = suspended
+        self._snapshot: PoolSnapshot | None = None
+        self._decode: Sequence[int] = ()
+        self._prefill: Sequence[int] = ()
+        self._encode: Sequence[int] = ()
+        self._several_ranks: frozenset[int] = frozenset()
+
+    def decode(
+        self, snapshot: PoolSnapshot, subset: Collection[str] | None, avoid: Collection[HostPort]
+    ) -> Sequence[int]:
+        """Who may answer the request; `subset` holds the only hosts allowed, as `ip:port` or `ip`."""
+        self._learn(snapshot)
+        allowed = self._decode
+        if subset is not None:
+            allowed = [i for i in allowed if _named(snapshot.endpoints[i], subset)]
+        return self._fresh(snapshot, allowed, avoid)
+
+    def prefill(self, snapshot: PoolSnapshot, avoid: Collection[HostPort]) -> Sequence[int]:
+        """Who does nothing but prefill."""
+        self._learn(snapshot)
+        return self._fresh(snapshot, self._prefill, avoid) if self._prefill else ()
+
+    def encode(self, snapshot: PoolSnapshot) -> Sequence[int]:
+        """Who does nothing but encode media."""
+        self._learn(snapshot)
+        return self._fresh(snapshot, self._encode, ()) if self._encode else ()
+
+    def has_several_ranks(self, endpoint: Endpoint) -> bool:
+        """Whether the endpoint is one of several ranks of a Dynamo worker."""
+        return endpoint.instance_id in self._several_ranks
+
+    def _learn(self, snapshot: PoolSnapshot) -> None:
+        if snapshot is self._snapshot:
+            return
+        self._snapshot = snapshot
+        roles = [endpoint.roles for endpoint in snapshot.endpoints]
+        decode = [i for i, each in enumerate(roles) if Role.DECODE in each]
+        self._decode = range(len(roles)) if len(decode) == len(roles) else decode
+        self._prefill = [i for i, each in enumerate(roles) if Role.PREFILL in each and Role.DECODE not in each]
+        self._encode = [i for i, each in enumerate(roles) if each == frozenset({Role.ENCODE})]
+        ids = [each.instance_id for each in snapshot.endpoints if each.instance_id is not None]
+        self._several_ranks = frozenset(one for one in set(ids) if ids.count(one) > 1) if ids else frozenset()
+
+    def _fresh(self, snapshot: PoolSnapshot, allowed: Sequence[int], avoid: Collection[HostPort]) -> Sequence[int]:
+        """Neither suspended nor avoided ones while others are left."""
+        suspended = self._suspended()
+        if not suspended and not avoid:
+            return allowed
+        for shunned in ({*avoid, *suspended}, suspended, avoid):
+            if left := [i for i in allowed if snapshot.endpoints[i].host_port not in shunned]:
+                return left
+        return allowed
+
+
+def _named(endpoint: Endpoint, subset: Collection[str]) -> bool:
+    return endpoint.host_port in subset or endpoint.address in subset
