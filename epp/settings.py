@@ -94,6 +94,10 @@ class EndpointsSettings(BaseModel):
     pool_group: str | None = _setting(
         None, "API group of the InferencePool; default: v1's where the cluster has it, else v1alpha2's."
     )
+    inference_policies: bool = _setting(
+        False,
+        "Whether to follow the pool's InferenceObjectives and InferenceModelRewrites; it needs the right to.",
+    )
     pod_selector: str | None = _setting(
         None, "Source: label selector of the pods, as in `kubectl get pods -l`, without an InferencePool."
     )

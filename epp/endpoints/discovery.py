@@ -14,6 +14,7 @@ from epp.endpoints.kubernetes.cluster import Cluster, Defaults
 from epp.endpoints.kubernetes.inference_pool import MAX_PORT, MAX_PORTS, VERSIONS, PoolSpec
 from epp.endpoints.kubernetes.namespace import own_namespace
 from epp.endpoints.kubernetes.pod_source import SelectorFeed
+from epp.endpoints.kubernetes.policy_feed import PolicyFeed
 from epp.endpoints.kubernetes.pool_feed import PoolFeed
 from epp.endpoints.kubernetes.slice_feed import SliceFeed
 from epp.endpoints.kubernetes.watch import Timing
@@ -50,6 +51,8 @@ class Discovery:
         registry: CollectorRegistry,
         client: KubernetesClient | None = None,
     ) -> None:
+        self.policies: PolicyFeed | None = None
+        """Priorities and model rewrites; None: not asked for."""
         self._pool = pool
         self._membership = Membership(pool, most=settings.max_endpoints)
         metrics = SourceMetrics(registry)
@@ -65,9 +68,10 @@ class Discovery:
             self._feeds = [StaticFeed(static_endpoints(settings.endpoints))]
         else:
             self._client = client or KubernetesClient()
-            self._feeds = _kubernetes_feeds(
-                settings, _cluster(settings, self._client, self._membership.changed, metrics)
-            )
+            cluster = _cluster(settings, self._client, self._membership.changed, metrics)
+            self._feeds = _kubernetes_feeds(settings, cluster)
+            if settings.pool_name and settings.inference_policies:
+                self.policies = PolicyFeed(cluster, settings.pool_name)
         for feed in self._feeds:
             self._membership.add_source(feed.endpoints)
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,6 +85,8 @@ class Discovery:
             name = feed.sources[0].name if feed.sources else "static"
             run = keep_running(feed.run, feed.sources[0] if feed.sources else Source(name))
             self._tasks.append(asyncio.create_task(run, name=f"discovery {name}"))
+        if self.policies:
+            self._tasks.append(asyncio.create_task(self.policies.run(), name="discovery policies"))
 
     async def stop(self) -> None:
         """Follow it no longer; the pool stays as it is."""
@@ -110,7 +116,8 @@ class Discovery:
 
     def status(self) -> DiscoveryStatus:
         """The section for `/status`."""
-        sources = tuple(source.status() for source in self._sources())
+        policies = self.policies.sources if self.policies else ()
+        sources = tuple(source.status() for source in (*self._sources(), *policies))
         return DiscoveryStatus(sources=sources, waiting_for=self.waiting_for())
 
     def _sources(self) -> list[Source]:
@@ -133,6 +140,8 @@ def _chosen(settings: EndpointsSettings) -> str:
     if settings.pool_group not in (None, *(group for group, _ in VERSIONS)):
         known = ", ".join(group for group, _ in VERSIONS)
         raise SettingsError(f"EPP_POOL_GROUP={settings.pool_group!r}: expected one of {known}")
+    if settings.inference_policies and not settings.pool_name:
+        raise SettingsError("EPP_INFERENCE_POLICIES: expected EPP_POOL_NAME, the pool that they refer to")
     if settings.prefill_pool_name and not settings.pool_name:
         raise SettingsError("EPP_PREFILL_POOL_NAME: expected EPP_POOL_NAME beside it, for the decode pool")
     return chosen[0]

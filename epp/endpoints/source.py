@@ -46,8 +46,10 @@ class SourceMetrics:
 class Source:
     """Keeps account of one source; a failure is logged when it begins, changes or ends, not at every retry."""
 
-    def __init__(self, name: str, metrics: SourceMetrics | None = None) -> None:
+    def __init__(self, name: str, metrics: SourceMetrics | None = None, *, optional: bool = False) -> None:
         self.name = name
+        self.optional = optional
+        """Whether the cluster may do without it."""
         self.listed = False
         self.failures = 0
         self.error = ""
@@ -75,6 +77,12 @@ class Source:
         if error != self.error:
             _log.warning("source of endpoints fails; its last state is kept", source=self.name, error=error)
         self.error = error
+
+    def absent(self) -> None:
+        """The cluster does not have it, which is fine."""
+        if not self.error:
+            _log.info("not installed in this cluster; looked for now and then", source=self.name)
+        self.error = "not installed"
 
     def seconds_since_seen(self) -> float | None:
         """Since anything came; None: never."""

@@ -102,7 +102,7 @@ async def test_overlay(full_cluster: Cluster, render: Path, overlay: str):
     await check(full_cluster, kustomized(render, MANIFESTS / "overlays" / overlay))
 
 
-@pytest.mark.parametrize("component", ["monitoring", "hpa"])
+@pytest.mark.parametrize("component", ["monitoring", "hpa", "policies"])
 async def test_components_join_an_overlay(full_cluster: Cluster, render: Path, tmp_path: Path, component: str):
     for name in ("base", "components", "overlays"):
         (tmp_path / name).mkdir()

@@ -100,7 +100,9 @@ async def follow(
         except ApiError as error:
             if error.status in (FORBIDDEN, NOT_FOUND):
                 pause = max(pause, timing.absent_pause)
-            if error.status != GONE:  # normal in operation: our version is older than the server's history
+            if error.status == NOT_FOUND and source.optional:
+                source.absent()
+            elif error.status != GONE:  # normal in operation: our version is older than the server's history
                 source.failed(str(error))
         except UnreachableError as error:
             source.failed(str(error))
