@@ -21,7 +21,7 @@ class _Kind(Generic[T]):
         self._cluster = cluster
         self._changed = changed
         path = f"/apis/{group}/{VERSION}/namespaces/{cluster.namespace}/{plural}"
-        self._resource = Resource(path=path, kind=kind)
+        self._resource: Resource[T] = Resource(path=path, kind=kind)
 
     async def run(self) -> None:
         async for change in follow(self._cluster.client, self._resource, self.source, self._cluster.timing):
