@@ -30,6 +30,7 @@ from epp.kvcache.metrics import KvMetrics
 from epp.kvcache.nothing import NothingKnown
 from epp.prompts.reader import PromptReader
 from epp.scheduling.config_watch import ConfigWatch
+from epp.scheduling.ejection import Ejection, EjectionRules
 from epp.scheduling.estimates import Estimates
 from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.policies import disaggregation_from, policy_from
@@ -76,13 +77,15 @@ class App:
         self.reader = PromptReader.from_settings(settings, self.registry)
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
         self.suspects = Suspects(self.pool, self.registry)
+        self.ejection = Ejection(self.pool, self.engine_metrics, EjectionRules.of(settings), self.registry)
         self.scheduler = Scheduler(
             pool=self.pool,
             index=self.knowledge.index if self.knowledge else NothingKnown(),
             policy=policy_from(settings),
             metrics=self.engine_metrics,
             fallbacks=settings.fallbacks,
-            suspended=lambda: self.suspects.places,
+            suspended=lambda: self.suspects.places | self.ejection.places,
+            slow_start_seconds=settings.slow_start_seconds,
             disaggregation=disaggregation_from(settings, self.registry),
         )
         self.config_watch = ConfigWatch(settings, self.scheduler)
@@ -92,7 +95,12 @@ class App:
             reader=self.reader,
             scheduler=self.scheduler,
             rules=ExchangeRules.of(settings),
-            observers=(self.fidelity, Suspicion(self.suspects), Estimates(self.scheduler.load, self.registry)),
+            observers=(
+                self.fidelity,
+                Suspicion(self.suspects),
+                self.ejection,
+                Estimates(self.scheduler.load, self.registry),
+            ),
             registry=self.registry,
         )
         self.health = Health()
@@ -123,6 +131,7 @@ class App:
             pool=pool_status(self.pool),
             engine_metrics=self.scraper.status(),
             suspects=self.suspects.status(),
+            ejection=self.ejection.status(),
             exchanges=self.servicer.status(),
             prompts=self.reader.status(),
             kv=self.knowledge.status() if self.knowledge else None,

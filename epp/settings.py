@@ -364,6 +364,18 @@ class SchedulingSettings(BaseModel):
     prefill_missing: Missing = _setting(
         Missing.AGGREGATE, "Without a ready prefill worker: aggregate (the decode worker prefills) or refuse (503)."
     )
+    eject_failures: int = _setting(
+        5, "Consecutive 5xx answers after which a worker is not picked for a while.", ge=1, le=1000
+    )
+    eject_seconds: float = _setting(5.0, "How long at first; it doubles with each failure after the return.", gt=0)
+    eject_most_seconds: float = _setting(300.0, "How long at most.", gt=0)
+    eject_share: float = _setting(0.5, "Share of the pool that may be out at once.", ge=0, le=1)
+    stalled_seconds: float = _setting(
+        30.0, "Seconds without a token, with requests queued, after which a worker counts as stalled.", gt=0
+    )
+    slow_start_seconds: float = _setting(
+        30.0, "Seconds over which a worker that joins is brought to its full share.", ge=0, le=3600
+    )
     kv_overlap_score_credit: float = _setting(
         1.0,
         "dynamo-cost: credit for a cached block.",

@@ -12,6 +12,7 @@ from epp.endpoints.suspects import SuspectsStatus
 from epp.extproc.servicer import ExchangeStatus
 from epp.kvcache.status import KvStatus
 from epp.prompts.reader import PromptsStatus
+from epp.scheduling.ejection import EjectionStatus
 from epp.scheduling.fidelity import FidelityStatus
 
 
@@ -40,6 +41,7 @@ class Status:
     """Settings in force, by environment variable."""
     kv: KvStatus | None = None
     """None: EPP_KV_EVENTS is off."""
+    ejection: EjectionStatus = field(default_factory=EjectionStatus)
     engine_metrics: MetricsStatus = field(default_factory=MetricsStatus)
     fidelity: FidelityStatus = field(default_factory=FidelityStatus)
 

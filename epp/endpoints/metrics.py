@@ -20,6 +20,8 @@ class EngineSample:
     running: float | None = None
     kv_used: float | None = None
     """Share of the KV blocks in use, 0..1."""
+    progress: float | None = None
+    """Prompt and answer tokens since the engine's start: it stands still when the engine does."""
     block_size: int | None = None
     blocks: int | None = None
     """KV blocks of the cache."""
@@ -66,6 +68,7 @@ class EngineMetrics:
         self._stale = stale_seconds
         self._values: NDArray[np.float64] = np.zeros((3, 0))
         self._at: NDArray[np.float64] = np.zeros(0)
+        self._moved_at: NDArray[np.float64] = np.zeros(0)
         self._samples: dict[int, EngineSample] = {}
         self._failures: dict[int, tuple[int, str]] = {}
         self._seen: tuple[NDArray[np.intp], float, EngineView] | None = None
@@ -76,6 +79,7 @@ class EngineMetrics:
         if missing > 0:
             self._values = np.concatenate([self._values, np.full((3, missing), np.nan)], axis=1)
             self._at = np.append(self._at, np.full(missing, -np.inf))
+            self._moved_at = np.append(self._moved_at, np.full(missing, np.inf))
         self.leave(column, _endpoint)
 
     def leave(self, column: int, _endpoint: Endpoint) -> None:
@@ -83,6 +87,7 @@ class EngineMetrics:
         self._seen = None
         self._values[:, column] = np.nan
         self._at[column] = -np.inf
+        self._moved_at[column] = np.inf
         self._samples.pop(column, None)
         self._failures.pop(column, None)
 
@@ -91,6 +96,9 @@ class EngineMetrics:
         for row, value in enumerate((sample.queued, sample.running, sample.kv_used)):
             self._values[row, column] = np.nan if value is None else value
         self._at[column] = now
+        last = self._samples.get(column)
+        if last is None or sample.progress is None or sample.progress != last.progress or not sample.queued:
+            self._moved_at[column] = now
         self._samples[column] = sample
         self._failures.pop(column, None)
 
@@ -121,6 +129,11 @@ class EngineMetrics:
     def stale(self, columns: NDArray[np.intp], now: float) -> int:
         """How many of `columns` have no fresh reading."""
         return int((now - self._at[columns] > self._stale).sum())
+
+    def stalled(self, columns: NDArray[np.intp], seconds: float, now: float) -> list[int]:
+        """Positions in `columns` whose engine says freshly that work is queued but nothing moves since `seconds`."""
+        fresh = now - self._at[columns] <= self._stale
+        return [int(i) for i in (fresh & (now - self._moved_at[columns] >= seconds)).nonzero()[0]]
 
     def status(self, column: int, now: float) -> EngineStatus:
         """The section of `/status` for one column."""

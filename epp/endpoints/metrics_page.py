@@ -22,6 +22,7 @@ class _Names:
     config: bytes | None = None
     """Family whose labels hold the cache's shape."""
     adapters: bytes | None = None
+    progress: tuple[bytes, ...] = ()
 
 
 _ENGINES = {
@@ -31,6 +32,7 @@ _ENGINES = {
         kv_used=((b"vllm:kv_cache_usage_perc", b""), (b"vllm:gpu_cache_usage_perc", b"")),
         config=b"vllm:cache_config_info",
         adapters=b"vllm:lora_requests_info",
+        progress=(b"vllm:prompt_tokens_total", b"vllm:generation_tokens_total"),
     ),
     "sglang": _Names(
         queued=(b"sglang:num_queue_reqs", b""),
@@ -39,6 +41,7 @@ _ENGINES = {
         block_size=(b"sglang:page_size", b""),
         blocks=(b"sglang:num_pages", b""),
         config=b"sglang:cache_config_info",
+        progress=(b"sglang:prompt_tokens_total", b"sglang:generation_tokens_total"),
     ),
     "trtllm": _Names(
         queued=(b"trtllm_num_requests_waiting", b""),
@@ -74,11 +77,13 @@ def read_page(page: bytes, engine: str) -> EngineSample:
     if names.config is not None and block_size is None:
         block_size, blocks = _cache_shape(page, names.config)
     running, waiting, most = _adapters(page, names.adapters)
+    moved = [total for family in names.progress if (total := _total(page, family, b"", sum)) is not None]
     used = (_total(page, *place, max) for place in names.kv_used)
     return EngineSample(
         queued=_total(page, *names.queued, sum),
         running=_total(page, *names.running, sum),
         kv_used=next((value for value in used if value is not None), None),
+        progress=sum(moved) if moved else None,
         block_size=block_size,
         blocks=blocks,
         adapters=running,

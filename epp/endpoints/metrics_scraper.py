@@ -63,7 +63,7 @@ class _Target:
         self.gone = False
         self.interval = 0.0
         self.asked_at = 0.0
-        self.last: EngineSample | None = None
+        self.last: tuple[float | None, ...] = ()
         self.failing = False
         self.connecting: asyncio.Task[None] | None = None
         self.port = endpoint.metrics_port or endpoint.port
@@ -236,8 +236,10 @@ class MetricsScraper:
         self._cost += _SMOOTHING * (spent - self._cost)
 
     def _settle(self, target: _Target, sample: EngineSample, answer_seconds: float) -> None:
-        rules, changed = self._rules, sample != target.last
-        target.last = sample
+        rules = self._rules
+        load = (sample.queued, sample.running, sample.kv_used)
+        changed = load != target.last
+        target.last = load
         slower = target.interval * _SETTLE
         interval = rules.least_seconds if changed else min(slower, rules.most_seconds)
         target.interval = max(interval, min(answer_seconds / _ENGINE_SHARE, _ENGINE_PAUSE))

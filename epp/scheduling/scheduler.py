@@ -25,6 +25,8 @@ _BYTES_PER_TOKEN = 4
 
 
 _SMOOTHING = 0.05
+_NEW_WORKER_QUEUE = 4.0
+"""Usual prefills that a worker seems to have queued on the moment it is new."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ class Scheduler:
         fallbacks: int = 0,
         suspended: Callable[[], Collection[HostPort]] = frozenset,
         disaggregation: Disaggregation | None = None,
+        slow_start_seconds: float = 0.0,
     ) -> None:
         self._pool = pool
         self._index = index
@@ -82,6 +85,8 @@ class Scheduler:
         self._clock = clock
         self._fallbacks = fallbacks
         self._usual_prefill = 0.0
+        self._slow_start = slow_start_seconds
+        self._young: dict[int, float] = {}
         self._eligible = Eligible(suspended)
         self._disaggregation = disaggregation
         self.rates = Rates()
@@ -89,6 +94,7 @@ class Scheduler:
         snapshot = pool.snapshot()
         for column, endpoint in zip(snapshot.columns.tolist(), snapshot.endpoints, strict=True):
             self._join(column, endpoint)
+        self._young.clear()  # who was there before us is not new
         pool.on_join(self._join)
         pool.on_leave(self.load.leave)
         pool.on_leave(self._metrics.leave)
@@ -182,6 +188,8 @@ class Scheduler:
 
     def _join(self, column: int, endpoint: Endpoint) -> None:
         self._metrics.join(column, endpoint)
+        if self._slow_start:
+            self._young[column] = self._clock()
         self.rates.join(column, endpoint)
         self.load.join(column, endpoint)
 
@@ -199,6 +207,8 @@ class Scheduler:
         in_flight, wait = self.load.in_flight.take(columns), self.load.wait_seconds(columns, now)
         if engines.any_queued:
             wait += self._foreign_seconds(in_flight, engines)
+        if self._young:
+            wait += self._warm_up_seconds(columns, now)
         cached = _take(self._index.match(request.prompt).cached_tokens, columns)
         return Candidates(
             endpoints=endpoints,
@@ -222,6 +232,12 @@ class Scheduler:
         """Wait for what others sent to the engines: requests that queue there beyond those that we sent."""
         foreign: NDArray[np.float64] = np.minimum(np.maximum(engines.known_all - in_flight, 0.0), engines.known_queued)
         return foreign * self._usual_prefill
+
+    def _warm_up_seconds(self, columns: NDArray[np.intp], now: float) -> NDArray[np.float64]:
+        """A new worker compiles and warms up: until then it seems busier than it is, less and less so."""
+        self._young = {column: at for column, at in self._young.items() if now - at < self._slow_start}
+        left = [1.0 - (now - self._young.get(column, -np.inf)) / self._slow_start for column in columns.tolist()]
+        return np.maximum(left, 0.0) * self._usual_prefill * _NEW_WORKER_QUEUE
 
     def _decision(
         self,
