@@ -74,7 +74,7 @@ class App:
         self.registry = CollectorRegistry()
         self.pool = Pool()
         self.knowledge = _knowledge(settings, self.pool, self.registry)
-        self.reader = PromptReader.from_settings(settings, self.registry)
+        self.reader = PromptReader.from_settings(settings, self.registry, workers=self._worker_urls)
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
         self.suspects = Suspects(self.pool, self.registry)
         self.ejection = Ejection(self.pool, self.engine_metrics, EjectionRules.of(settings), self.registry)
@@ -118,6 +118,10 @@ class App:
             stop.clear()
             await self._drain(stop)
 
+    def _worker_urls(self) -> list[str]:
+        """Where each worker serves its API."""
+        return [f"http://{endpoint.host_port}" for endpoint in self.pool.snapshot().endpoints]
+
     def status(self) -> Status:
         """What `/status` says now."""
         return Status(
@@ -142,7 +146,7 @@ class App:
     async def _start(self, parts: AsyncExitStack) -> None:
         """Start every part; those that others need come first, and all stop in the opposite order."""
         settings = self._settings
-        parts.callback(self.reader.close)
+        parts.push_async_callback(self.reader.stop)
         metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port)
         admin = AdminServer(self.status, host=settings.admin_host, port=settings.admin_port)
         if self.knowledge is not None:

@@ -267,6 +267,15 @@ class PromptsSettings(BaseModel):
     tokenizer_check_seconds: float = _setting(
         30.0, "Seconds between two looks whether tokenizer files changed; 0: never look.", ge=0
     )
+    render_url: str | None = _setting(
+        None,
+        "Engines that render and tokenise what cannot be done here: base URLs separated by commas, or pool for any "
+        "worker.",
+    )
+    render_service_budget_ms: float = _setting(400.0, "Milliseconds that a pick waits for EPP_RENDER_URL.", gt=0)
+    render_hedge_ms: float = _setting(
+        100.0, "Milliseconds without an answer of EPP_RENDER_URL after which a second worker is asked too.", gt=0
+    )
     render_budget_ms: float = _setting(
         500.0, "Milliseconds that a large conversation gets to be rendered; then its process is killed.", gt=0
     )

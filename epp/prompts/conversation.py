@@ -12,24 +12,31 @@ from epp.prompts.asked import Message
 TemplateMessage: TypeAlias = dict[str, Any]
 
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "thinking"})
+_MEDIA_PARTS = frozenset(
+    {
+        *("image_url", "input_image", "image_embeds", "image_pil", "audio_url", "input_audio", "audio_embeds"),
+        *("video_url", "video_embeds", "prompt_embeds"),
+    }
+)
 _KNOWN_TEXT_KEYS = frozenset({"type", "text", "refusal", "thinking", "input_text", "output_text"})
 _BILLING = "x-anthropic-billing-header"
 
 
 class UnknownPartError(ValueError):
-    """A content part that is no text."""
+    """A content part that no template of vLLM gets to see."""
 
 
-def conversation(messages: list[Message], *, parts: bool) -> list[TemplateMessage]:
+def conversation(messages: list[Message], *, parts: bool, media_mark: str = "") -> list[TemplateMessage]:
     """What the template sees as `messages`; `parts`: it reads content as a list of parts.
 
-    Raises UnknownPartError for a part that is no text.
+    Images, audio and video become text parts of `media_mark`; where content is one string, they stand before its
+    text. Raises UnknownPartError for a part that is neither text nor media, and for media without a mark.
     """
-    return [_message(message, parts) for message in messages]
+    return [_message(message, parts, media_mark) for message in messages]
 
 
-def _message(message: Message, parts: bool) -> TemplateMessage:
-    result: TemplateMessage = {"role": message.role, "content": _content(message, parts)}
+def _message(message: Message, parts: bool, media_mark: str) -> TemplateMessage:
+    result: TemplateMessage = {"role": message.role, "content": _content(message, parts, media_mark)}
     if message.role == "assistant":
         _assistant(message, result)
     elif message.role == "tool" and message.tool_call_id is not None:
@@ -42,30 +49,34 @@ def _message(message: Message, parts: bool) -> TemplateMessage:
     return result
 
 
-def _content(message: Message, parts: bool) -> str | list[dict[str, Any]]:
-    texts = _texts(message)
+def _content(message: Message, parts: bool, media_mark: str) -> str | list[dict[str, Any]]:
+    texts = _texts(message, media_mark)
     if not parts:
+        if media_mark:
+            texts.sort(key=lambda text: text["text"] != media_mark)
         return "\n".join(text["text"] for text in texts if text["text"])
     if message.role == "tool":  # templates that read parts still expect a string here
         return "\n".join(text["text"] for text in texts)
     return texts
 
 
-def _texts(message: Message) -> list[dict[str, Any]]:
-    """The text parts of a message."""
+def _texts(message: Message, media_mark: str) -> list[dict[str, Any]]:
+    """The parts of a message as texts."""
     content = message.content
     if content is None:
         return []
     parts = [content] if isinstance(content, str) else content
-    texts = [text for part in parts if (text := _text(part)) is not None]
+    texts = [text for part in parts if (text := _text(part, media_mark)) is not None]
     return _without_billing(texts) if message.role == "system" else texts
 
 
-def _text(part: str | dict[str, Any]) -> dict[str, Any] | None:
+def _text(part: str | dict[str, Any], media_mark: str) -> dict[str, Any] | None:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     kind = part.get("type")
     if kind not in _TEXT_PARTS:
+        if media_mark and (kind in _MEDIA_PARTS or not _MEDIA_PARTS.isdisjoint(part)):
+            return {"type": "text", "text": media_mark}
         raise UnknownPartError(f"part of type {kind!r}")
     text = part.get("text") if kind in ("text", "input_text", "output_text") else part.get(kind)
     if text is None:

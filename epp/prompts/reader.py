@@ -5,6 +5,7 @@ what cannot be understood is routed without tokens, and counted.
 """
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -24,8 +25,13 @@ from epp.prompts.models import Models, ServedModel
 from epp.prompts.namespace import namespace
 from epp.prompts.prompt import Api, Prompt, Request, TokenSource
 from epp.prompts.render_process import RenderProcess
+from epp.prompts.render_service import RenderService, RenderServiceLimits
 from epp.prompts.template_model import RenderLimits
-from epp.settings import Settings
+from epp.settings import Settings, SettingsError
+
+CHARACTERS_PER_TOKEN = 4
+_ASKED_ELSEWHERE = frozenset({"no_tokenizer", "no_chat_template", "template_in_request", "not_text", "media"})
+"""Why there are no tokens, where the engine's render service can do better."""
 
 
 @dataclass(frozen=True)
@@ -63,25 +69,36 @@ class PromptReader:
     """Understands requests. One per process; call `close` at the end."""
 
     def __init__(
-        self, models: Models, threads: EncodingThreads, process: RenderProcess, metrics: PromptMetrics
+        self,
+        models: Models,
+        threads: EncodingThreads,
+        process: RenderProcess,
+        service: RenderService | None,
+        metrics: PromptMetrics,
     ) -> None:
         self.models = models
         self._threads = threads
         self._process = process
+        self._service = service
         self._metrics = metrics
         self._read: Counter[str] = Counter()
         self._without: Counter[str] = Counter()
 
     @classmethod
-    def from_settings(cls, settings: Settings, registry: CollectorRegistry) -> "PromptReader":
-        """The reader that the settings describe. Raises SettingsError for a tokenizer that cannot be used."""
+    def from_settings(
+        cls, settings: Settings, registry: CollectorRegistry, workers: Callable[[], Sequence[str]] = tuple
+    ) -> "PromptReader":
+        """The reader that the settings describe; `workers()` are the base URLs to ask for EPP_RENDER_URL=pool.
+
+        Raises SettingsError for a tokenizer that cannot be used.
+        """
         cache = ChunkCache(settings.token_cache_bytes)
         encoding_metrics = EncodingMetrics(registry)
         encoding_metrics.cache(lambda: cache.bytes)
         threads = EncodingThreads(_encoding_limits(settings), cache, encoding_metrics)
         process = RenderProcess(settings.render_budget_ms / 1000)
         models = models_from_settings(settings, Shared(threads, _render_limits(settings), process))
-        return cls(models, threads, process, PromptMetrics(registry))
+        return cls(models, threads, process, _render_service(settings, workers), PromptMetrics(registry))
 
     async def read(self, *, path: str, content_type: str, body: Body, request_id: str) -> Request:
         """What the request asks for; never raises for anything that a client can send."""
@@ -95,7 +112,7 @@ class PromptReader:
         else:
             problem = ""
         asked = understood.asked
-        prompt = await self._prompt(asked)
+        prompt = await self._prompt(understood, body)
         self._metrics.read(understood.api, prompt.source, len(prompt.tokens), perf_counter() - start)
         self._read[prompt.source.value] += 1
         return Request(
@@ -129,25 +146,49 @@ class PromptReader:
         self._threads.close()
         self._process.close()
 
-    async def _prompt(self, asked: Asked) -> Prompt:
+    async def stop(self) -> None:
+        """Close, and end the connections to the render service too."""
+        self.close()
+        if self._service is not None:
+            await self._service.stop()
+
+    async def _prompt(self, understood: Understood, body: Body) -> Prompt:
         """The first prompt of the body; further ones of a batch only count as work."""
+        asked = understood.asked
         place = namespace(asked.adapter or self.models.adapter(asked.model), asked.cache_salt)
         if not asked.prompts:
             return Prompt(namespace=place)
         first, *others = asked.prompts
-        try:
-            encoded, source = await _encode(first, self.models.find(asked.model))
-        except WithoutTokensError as reason:
-            self._say_without(str(reason))
+        more = sum(_estimate(other) for other in others)
+        encoded, source, missing = await self._encoded(first, asked.model)
+        if missing in _ASKED_ELSEWHERE and self._service is not None:
+            try:
+                rendered = await self._service.tokens(understood.api, body)
+            except WithoutTokensError as reason:
+                self._say_without(str(reason))
+            else:
+                return Prompt(
+                    tokens=rendered.tokens,
+                    namespace=place,
+                    media=rendered.media,
+                    source=TokenSource.RENDER,
+                    unseen_tokens=more,
+                )
+        if missing:
+            self._say_without(missing)
+        if encoded is None:
             tokens = approximate_tokens(first)
-            others_size = sum(_estimate(other) for other in others)
-            return Prompt(
-                tokens=tokens, namespace=text_namespace(place), source=TokenSource.TEXT, unseen_tokens=others_size
-            )
-        if encoded.late:
-            self._say_without(encoded.late)
-        unseen = encoded.unseen_characters // 4 + sum(_estimate(other) for other in others)
+            return Prompt(tokens=tokens, namespace=text_namespace(place), source=TokenSource.TEXT, unseen_tokens=more)
+        unseen = more + encoded.unseen_characters // CHARACTERS_PER_TOKEN
         return Prompt(tokens=encoded.tokens, namespace=place, source=source, unseen_tokens=unseen)
+
+    async def _encoded(self, prompt: AnyPrompt, model: str) -> tuple[Encoded | None, TokenSource, str]:
+        """The ids, where they came from, and why there are none or not all."""
+        try:
+            encoded, source = await _encode(prompt, self.models.find(model))
+        except WithoutTokensError as reason:
+            return None, TokenSource.NONE, str(reason)
+        return encoded, source, encoded.late
 
     def _say_without(self, reason: str) -> None:
         self._without[reason] += 1
@@ -172,12 +213,24 @@ def _estimate(prompt: AnyPrompt) -> int:
     """About how many tokens a prompt has."""
     if isinstance(prompt, TokensPrompt):
         return len(prompt.ids)
-    return len(prompt.text) // 4 if isinstance(prompt, TextPrompt) else 0
+    return len(prompt.text) // CHARACTERS_PER_TOKEN if isinstance(prompt, TextPrompt) else 0
 
 
 def _status(one: ServedModel) -> ModelStatus:
     model = one.model
     return ModelStatus(tuple(sorted(one.names)), model.origin, model.has_template, model.cache_rules, one.problem)
+
+
+def _render_service(settings: Settings, workers: Callable[[], Sequence[str]]) -> RenderService | None:
+    if settings.render_url is None:
+        return None
+    urls = [url.strip().rstrip("/") for url in settings.render_url.split(",")]
+    if urls != ["pool"] and not all(url.startswith(("http://", "https://")) for url in urls):
+        raise SettingsError(f"EPP_RENDER_URL={settings.render_url!r}: expected http:// URLs, or pool")
+    limits = RenderServiceLimits(
+        budget_seconds=settings.render_service_budget_ms / 1000, hedge_seconds=settings.render_hedge_ms / 1000
+    )
+    return RenderService(workers if urls == ["pool"] else lambda: urls, limits)
 
 
 def _encoding_limits(settings: Settings) -> EncodingLimits:

@@ -28,6 +28,7 @@ class Job(msgspec.Struct):
     template: str
     special_tokens: dict[str, str]
     prompt: ChatPrompt
+    media_mark: str
     seconds: float
 
 
@@ -38,10 +39,10 @@ class Rendered(msgspec.Struct):
     refused: str = ""
 
 
-def render(template: ChatTemplate, prompt: ChatPrompt) -> str:
-    """The prompt's text. Raises RenderError, UnknownPartError, RecursionError."""
+def render(template: ChatTemplate, prompt: ChatPrompt, media_mark: str) -> str:
+    """The prompt's text, with `media_mark` for media. Raises RenderError, UnknownPartError, RecursionError."""
     return template.render(
-        conversation(prompt.messages, parts=template.reads_parts),
+        conversation(prompt.messages, parts=template.reads_parts, media_mark=media_mark),
         tools=prompt.tools,
         documents=prompt.documents,
         variables=prompt.variables,
@@ -66,7 +67,8 @@ def main() -> None:
 
 def _answer(job: Job) -> Rendered:
     try:
-        return Rendered(text=render(_template(job.template, tuple(sorted(job.special_tokens.items()))), job.prompt))
+        template = _template(job.template, tuple(sorted(job.special_tokens.items())))
+        return Rendered(text=render(template, job.prompt, job.media_mark))
     except UnknownPartError:
         return Rendered(refused="not_text")
     except (RenderError, TemplateError, RecursionError, MemoryError):

@@ -34,13 +34,15 @@ class RenderProcess:
         self._child: _Child | None = None
         self._starting: asyncio.Task[_Child] | None = None
 
-    async def render(self, template: str, special_tokens: dict[str, str], prompt: ChatPrompt) -> str:
+    async def render(
+        self, template: str, special_tokens: dict[str, str], prompt: ChatPrompt, media_mark: str = ""
+    ) -> str:
         """The prompt's text. Raises WithoutTokensError with what the child says, or "render_late"."""
         if self._waiting >= _MOST_WAITING:
             raise WithoutTokensError("render_late")
         self._waiting += 1
         try:
-            job = Job(template, special_tokens, prompt, self.budget_seconds * 2)
+            job = Job(template, special_tokens, prompt, media_mark, self.budget_seconds * 2)
             async with asyncio.timeout(self.budget_seconds), self._turn:
                 rendered = await self._ask(job)
         except (TimeoutError, OSError, EOFError, ValueError, msgspec.MsgspecError, RecursionError):

@@ -1,5 +1,6 @@
 """A model with a chat template and a tokenizer: nearly all of them."""
 
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,8 @@ from epp.prompts.render_child import render
 from epp.prompts.render_process import RenderProcess
 
 _MOST_TURN_MARKS = 64
+_MEDIA_MARK = f"\ue000{secrets.token_hex(8)}\ue000"
+"""Stands for media in rendered text; nobody outside can write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +58,13 @@ class TemplateModel:
         return tuple(rule.name for rule in self.encoding.cutter.rules)
 
     async def chat(self, prompt: ChatPrompt) -> Encoded:
-        """Raises WithoutTokensError."""
-        return await self.text(await self.render(prompt), prompt.add_special_tokens)
+        """Raises WithoutTokensError. A prompt with media is known up to the first of them, and late for "media"."""
+        text = await self.render(prompt)
+        before, mark, behind = text.partition(_MEDIA_MARK)
+        encoded = await self.text(before, prompt.add_special_tokens)
+        if not mark:
+            return encoded
+        return Encoded(encoded.tokens, encoded.unseen_characters + len(behind), encoded.late or "media")
 
     async def text(self, text: str, add_special_tokens: bool) -> Encoded:
         """Raises WithoutTokensError."""
@@ -71,18 +79,19 @@ class TemplateModel:
         return replace(encoded, tokens=np.concatenate([encoder.before, encoded.tokens, after], dtype=np.uint32))
 
     async def render(self, prompt: ChatPrompt) -> str:
-        """The text that the model sees. Raises WithoutTokensError."""
+        """The text that the model sees, with a mark for media. Raises WithoutTokensError."""
+        special_tokens = dict(self._files.special_tokens)
         if prompt.template is not None:
             if not self._limits.template_in_request:
                 raise WithoutTokensError("template_in_request")
-            return await self._process.render(prompt.template, dict(self._files.special_tokens), prompt)
+            return await self._process.render(prompt.template, special_tokens, prompt, _MEDIA_MARK)
         if self._files.templates is None:
             raise WithoutTokensError("no_chat_template")
         template = self._files.templates.for_request(has_tools=prompt.tools is not None)
         if self._is_large(prompt):
-            return await self._process.render(template.text, dict(self._files.special_tokens), prompt)
+            return await self._process.render(template.text, special_tokens, prompt, _MEDIA_MARK)
         try:
-            return render(template, prompt)
+            return render(template, prompt, _MEDIA_MARK)
         except UnknownPartError:
             raise WithoutTokensError("not_text") from None
         except (RenderError, RecursionError):

@@ -177,3 +177,19 @@ def test_a_wrong_tokenizer_directory_names_the_setting(tmp_path, model_directory
     assert "bad.jinja" in bad
     assert "EPP_CHAT_TEMPLATE" in fails(tokenizer_path=model_directory, chat_template=tmp_path / "missing.jinja")
     assert "EPP_TOKENIZER_PATH" in fails(chat_template=tmp_path / "bad.jinja")
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+async def test_a_prompt_with_an_image_is_known_up_to_the_image(reader, plain):
+    messages = [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": [{"type": "text", "text": "what is this?"}, IMAGE]},
+    ]
+    request = await read(reader, {"messages": messages})
+    text = "<｜begin▁of▁sentence｜><｜User｜>first<｜Assistant｜>yes<｜end▁of▁sentence｜><｜User｜>"
+    assert request.prompt.tokens.tolist() == plain.encode(text, add_special_tokens=False).ids
+    assert request.prompt.unseen_tokens > 0
+    assert reader.status().without_tokens["media"] >= 1

@@ -1,0 +1,192 @@
+"""The engine renders what cannot be rendered here: asked in time, twice when slow, left alone when broken."""
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from epp.prompts.model import WithoutTokensError
+from epp.prompts.prompt import Api, Media, TokenSource
+from epp.prompts.reader import PromptReader
+from epp.prompts.render_service import RenderService, RenderServiceLimits
+from epp.settings import Settings, SettingsError
+
+RENDER = "/v1/chat/completions/render"
+BODY = b'{"messages": [], "unknown_field": {"b": 1.50}}'
+
+
+@pytest.fixture
+async def serve():
+    """Start an engine that answers by a function of the request."""
+    runners = []
+
+    async def start(answer):
+        app = web.Application()
+        app.router.add_post("/{path:.*}", answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        runners.append(runner)
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def make():
+    services = []
+
+    def one(*targets, **limits):
+        service = RenderService(lambda: targets, RenderServiceLimits(**({"budget_seconds": 30.0} | limits)))
+        services.append(service)
+        return service
+
+    yield one
+    for service in services:
+        await service.stop()
+
+
+def answering(document, seen=None):
+    async def answer(request):
+        if seen is not None:
+            seen.append((request.path, await request.read()))
+        return web.json_response(document)
+
+    return answer
+
+
+async def test_the_body_goes_as_it_came_and_media_come_back(serve, make):
+    seen = []
+    features = {
+        "mm_hashes": {"image": ["h2", "h1"], "audio": ["h3"]},
+        "mm_placeholders": {
+            "image": [{"offset": 9, "length": 2}, {"offset": 3, "length": 2}],
+            "audio": [{"offset": 5}],
+        },
+    }
+    service = make(await serve(answering({"token_ids": [1, 2], "features": features, "other": 1}, seen)))
+    rendered = await service.tokens(Api.CHAT, memoryview(BODY))
+    assert seen == [(RENDER, BODY)]
+    assert rendered.tokens.tolist() == [1, 2]
+    assert rendered.media == (Media("h1", 3), Media("h3", 5), Media("h2", 9))
+
+
+async def test_completions_are_answered_with_a_list(serve, make):
+    service = make(await serve(answering([{"token_ids": [1]}, {"token_ids": [2]}])))
+    assert (await service.tokens(Api.COMPLETIONS, BODY)).tokens.tolist() == [1]
+
+
+async def test_an_engine_without_render_is_asked_to_tokenize(serve, make):
+    paths = []
+
+    async def sglang(request):
+        paths.append(request.path)
+        if request.path != "/tokenize":
+            raise web.HTTPNotFound
+        return web.json_response({"tokens": [3, 4], "count": 2, "max_model_len": 10})
+
+    service = make(await serve(sglang))
+    for _ in range(2):
+        assert (await service.tokens(Api.CHAT, BODY)).tokens.tolist() == [3, 4]
+    assert paths == [RENDER, "/tokenize", "/tokenize"]
+
+
+async def test_a_slow_worker_is_overtaken_by_another(serve, make):
+    asked = []
+
+    async def one_is_slow(request):
+        asked.append(request.url.port)
+        if len(asked) == 1:
+            await asyncio.sleep(60)
+        return web.json_response({"token_ids": [5]})
+
+    service = make(await serve(one_is_slow), await serve(one_is_slow), hedge_seconds=0.05)
+    assert (await service.tokens(Api.CHAT, BODY)).tokens.tolist() == [5]
+    assert len(set(asked)) == 2
+
+
+async def test_nothing_waits_longer_than_the_budget(serve, make):
+    async def never(request):
+        await asyncio.sleep(60)
+
+    service = make(await serve(never), budget_seconds=0.05)
+    with pytest.raises(WithoutTokensError, match="render_failed"):
+        await asyncio.wait_for(service.tokens(Api.CHAT, BODY), 10)
+
+
+async def test_a_broken_worker_rests(serve, make):
+    calls = []
+
+    async def broken(request):
+        calls.append(1)
+        raise web.HTTPInternalServerError
+
+    service = make(await serve(broken), failures=2, rest_seconds=600)
+    for _ in range(4):
+        with pytest.raises(WithoutTokensError):
+            await service.tokens(Api.CHAT, BODY)
+    assert len(calls) == 2
+
+
+async def test_a_refused_request_is_no_fault_of_the_worker(serve, make):
+    calls = []
+
+    async def refuses(request):
+        calls.append(1)
+        raise web.HTTPBadRequest
+
+    service = make(await serve(refuses), failures=1, rest_seconds=600)
+    for _ in range(3):
+        with pytest.raises(WithoutTokensError):
+            await service.tokens(Api.CHAT, BODY)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        [],
+        5,
+        {"token_ids": [-1]},
+        {"token_ids": "x"},
+        {"token_ids": [1], "features": {"mm_hashes": {"image": [None]}, "mm_placeholders": {"image": [{"offset": 0}]}}},
+    ],
+)
+async def test_a_strange_answer_gives_no_tokens(serve, make, document):
+    service = make(await serve(answering(document)))
+    with pytest.raises(WithoutTokensError, match="render_failed"):
+        await service.tokens(Api.CHAT, BODY)
+
+
+async def test_an_endless_answer_is_cut_off(serve, make):
+    service = make(await serve(answering({"token_ids": [1] * 100_000})), most_bytes=10_000)
+    with pytest.raises(WithoutTokensError):
+        await service.tokens(Api.CHAT, BODY)
+
+
+async def test_no_worker_at_all(make):
+    with pytest.raises(WithoutTokensError):
+        await make().tokens(Api.CHAT, BODY)
+    with pytest.raises(WithoutTokensError, match="render_unknown_api"):
+        await make().tokens(Api.UNKNOWN, BODY)
+
+
+async def test_the_reader_asks_the_workers_when_it_has_no_tokenizer(serve):
+    url = await serve(answering({"token_ids": [1, 2, 3]}))
+    settings = Settings(render_url="pool", render_service_budget_ms=30_000)
+    reader = PromptReader.from_settings(settings, CollectorRegistry(), workers=lambda: [url])
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}]}).encode()
+    request = await reader.read(path="/v1/chat/completions", content_type="", body=body, request_id="r")
+    await reader.stop()
+    assert (request.prompt.tokens.tolist(), request.prompt.source) == ([1, 2, 3], TokenSource.RENDER)
+    assert request.prompt.namespace == ""
+
+
+def test_a_wrong_url_names_the_setting():
+    with pytest.raises(SettingsError, match="EPP_RENDER_URL"):
+        PromptReader.from_settings(Settings(render_url="10.0.0.1:8000"), CollectorRegistry())
