@@ -1,6 +1,5 @@
 """The path of a request: receive -> understand -> pick -> answer -> watch the response -> release."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from epp.extproc.exchange import Exchange, ExchangeKit
 from epp.extproc.habits import Habits
 from epp.extproc.metadata import plain_host
 from epp.extproc.metrics import ExchangeMetrics
+from epp.extproc.patience import Patience
 from epp.extproc.refusal import Refusal, internal, no_endpoint, overloaded, too_large
 from epp.extproc.retries import Retries
 from epp.extproc.rules import ExchangeRules
@@ -84,6 +84,7 @@ class Servicer:
         self._rules = rules
         self._kit = ExchangeKit(rules)
         self._metrics = ExchangeMetrics(registry)
+        self._patience = Patience(rules.pick_timeout_seconds)
         self._retries = Retries()
         self._habits = Habits()
         self._clock = clock
@@ -142,13 +143,14 @@ class Servicer:
         if exchange.held.full:
             self._metrics.odd("truncated")
         try:
-            async with asyncio.timeout(self._rules.pick_timeout_seconds):
-                return await self._reader.read(
+            return await self._patience.wait(
+                self._reader.read(
                     path=get(":path"),
                     content_type=get("content-type"),
                     body=exchange.held.joined(),
                     request_id=request_id,
                 )
+            )
         except TimeoutError:
             self._metrics.odd("late")
         except Exception:  # noqa: BLE001 - a fault in the reader must not lose a request that can be routed

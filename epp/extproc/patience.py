@@ -1,0 +1,61 @@
+"""A time limit for many short waits: one timer for all of them, since one each costs more than what they wait for."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    task: "asyncio.Task[object] | None"
+    """None: over."""
+    until: float
+    expired: bool = False
+
+
+class Patience:
+    """Lets nothing take longer than `seconds`. As that is the same for all, they expire in the order they began."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waits: deque[_Wait] = deque()
+        self._armed = False
+
+    async def wait(self, work: Awaitable[_T]) -> _T:
+        """The result of `work`. Raises TimeoutError, with `work` cancelled, when it takes too long."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        wait = _Wait(task, loop.time() + self._seconds)
+        self._waits.append(wait)
+        if not self._armed:
+            self._arm(loop, wait.until)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            # Only our own cancellation is a timeout; the gateway may have left at the same moment.
+            if wait.expired and not task.uncancel():
+                raise TimeoutError from None
+            raise
+        finally:
+            wait.task = None
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
+        self._armed = True
+        loop.call_at(at, self._expire, loop)
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        self._armed = False
+        while self._waits:
+            first = self._waits[0]
+            if first.task is not None and first.until > now:
+                self._arm(loop, first.until)
+                return
+            self._waits.popleft()
+            if first.task is not None:
+                first.expired = True
+                first.task.cancel()
