@@ -4,6 +4,7 @@ Field numbers are those of protos/epp/_pb/external_processor.proto; tests compar
 """
 
 from enum import IntEnum
+from functools import lru_cache
 
 from epp._pb.external_processor_pb2 import BodyResponse, HeadersResponse, ProcessingResponse, TrailersResponse
 
@@ -49,12 +50,17 @@ def streamed(place: Place, body: bytes, *, end: bool) -> list[bytes]:
 
 def _piece(place: Place, body: bytes | memoryview, *, end: bool) -> bytes:
     """ProcessingResponse{place: BodyResponse{response{body_mutation{streamed_response{body, end_of_stream}}}}}."""
-    tail = _END_OF_STREAM if end else b""
-    head = b"\x0a" + _varint(len(body)) if body else b""
-    rest = len(body) + len(tail)
+    return b"".join((_head(place, len(body), end), body, _END_OF_STREAM if end else b""))
+
+
+@lru_cache(maxsize=4096)
+def _head(place: Place, size: int, end: bool) -> bytes:
+    """What stands before a body of `size` bytes; streams of tokens repeat a few sizes."""
+    head = b"\x0a" + _varint(size) if size else b""
+    rest = size + (len(_END_OF_STREAM) if end else 0)
     for tag in (0x1A, 0x1A, 0x0A, place << 3 | 2):
         head = bytes((tag,)) + _varint(len(head) + rest) + head
-    return b"".join((head, body, tail))
+    return head
 
 
 def _varint(value: int) -> bytes:
