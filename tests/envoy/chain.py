@@ -5,7 +5,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from epp.settings import TransportName
 from epp.simulate.engine.answers import is_answer
 from epp.simulate.envoy import RUN_HEADER, Envoy, EnvoyConfig, running_envoy
-from epp.simulate.processes import Picker, Worker, running_picker, running_workers, write_endpoints
+from epp.simulate.processes import Picker, Worker, running_picker, running_workers
 
 SPOOFED = {"x-gateway-destination-endpoint": "127.0.0.1:1"}
 
@@ -96,15 +96,33 @@ def running_chain(
     envoy: Mapping[str, Any] | None = None,
 ) -> Iterator[Chain]:
     """`more` are further entries of the endpoints file."""
+    with running_workers(dict.fromkeys(workers, (*worker_options(model), *worker_arguments)), folder) as running:
+        entries = [*(worker.entry() for worker in running), *more]
+        given = {"EPP_TRANSPORT": carrier, **(settings or {})}
+        with running_gateway(folder, model, entries, given, envoy) as (picker, proxy):
+            yield Chain(proxy, picker, running)
+
+
+def worker_options(model: Path) -> tuple[str, ...]:
+    """A worker that costs no time."""
     fast = ("--inter-token-ms", "1", "--prefill-tokens-per-second", "1e7", "--blocks", "20000")
-    common = ("--tokenizer", str(model), "--debug", *fast, *worker_arguments)
-    with ExitStack() as stack:
-        running = stack.enter_context(running_workers(dict.fromkeys(workers, common), folder))
-        file = folder / "endpoints.json"
-        write_endpoints(running, file)
-        if more:
-            file.write_text(json.dumps({"endpoints": [*(worker.entry() for worker in running), *more]}))
-        given = {"EPP_ENDPOINTS_FILE": str(file), "EPP_TOKENIZER_PATH": str(model), "EPP_TRANSPORT": carrier}
-        picker = stack.enter_context(running_picker(given | dict(settings or {}), folder))
-        proxy = stack.enter_context(running_envoy(EnvoyConfig(picker_port=picker.port, **(envoy or {}))))
-        yield Chain(proxy, picker, running)
+    return ("--tokenizer", str(model), "--debug", *fast)
+
+
+@contextmanager
+def running_gateway(
+    folder: Path,
+    model: Path,
+    entries: Sequence[Mapping[str, object]],
+    settings: Mapping[str, str],
+    envoy: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[Picker, Envoy]]:
+    """A picker that knows the endpoints of `entries`, and an Envoy that asks it."""
+    file = folder / "endpoints.json"
+    file.write_text(json.dumps({"endpoints": list(entries)}))
+    given = {"EPP_ENDPOINTS_FILE": str(file), "EPP_TOKENIZER_PATH": str(model), **settings}
+    with (
+        running_picker(given, folder) as picker,
+        running_envoy(EnvoyConfig(picker_port=picker.port, **(envoy or {}))) as proxy,
+    ):
+        yield picker, proxy

@@ -14,7 +14,7 @@ from epp.simulate.engine.cache import BlockCache
 from epp.simulate.engine.engine import Engine, EngineConfig
 from epp.simulate.engine.events import EventEncoder, EventsConfig, Publisher
 from epp.simulate.engine.server import Server
-from epp.simulate.engine.sidecar import Sidecar
+from epp.simulate.engine.sidecar import SidecarConfig, SidecarKind
 from epp.simulate.engine.tokens import ModelText
 
 Client = TestClient[web.Request, web.Application]
@@ -27,13 +27,11 @@ HELLO = {"messages": [{"role": "user", "content": "the file has one test that fa
 async def start(model_folder: Path) -> AsyncIterator[Start]:
     clients: list[Client] = []
 
-    async def start(
-        config: EngineConfig = FAST, sidecar: Sidecar = Sidecar.NONE, instance: int | None = None
-    ) -> Client:
+    async def start(config: EngineConfig = FAST, sidecar: SidecarConfig | None = None) -> Client:
         events = EventsConfig()
         publisher = Publisher(events, EventEncoder(events.form, config.block_size, config.rank))
         engine = Engine(config, BlockCache(config.blocks, config.block_size), publisher)
-        server = Server(engine, ModelText(model_folder), publisher, events, sidecar=sidecar, instance_id=instance)
+        server = Server(engine, ModelText(model_folder), publisher, events, sidecar)
         client = TestClient(TestServer(server.application(debug=True)))
         await client.start_server()
         clients.append(client)
@@ -169,7 +167,49 @@ async def test_tokenize_and_debug_cache_tell_the_truth(start: Start) -> None:
 async def test_the_dynamo_sidecar_refuses_a_request_that_names_no_known_worker(
     start: Start, headers: dict[str, str], status: int
 ) -> None:
-    client = await start(sidecar=Sidecar.DYNAMO, instance=7)
+    client = await start(sidecar=SidecarConfig(kind=SidecarKind.DYNAMO, instance_id=7))
     response = await client.post("/v1/chat/completions", json=HELLO, headers=headers)
     assert response.status == status
     assert (await client.get("/v1/models")).status == 200
+
+
+async def test_the_llm_d_sidecar_has_the_prompt_computed_where_the_header_says(start: Start) -> None:
+    prefiller = await start()
+    decoder = await start(sidecar=SidecarConfig(kind=SidecarKind.LLM_D))
+    place = {"x-prefiller-host-port": f"127.0.0.1:{prefiller.port}"}
+    raw = json.dumps({**HELLO, "stream": True}).encode()
+    response = await decoder.post("/v1/chat/completions", data=raw, headers=place)
+    assert response.status == 200
+    assert b"[DONE]" in await response.read()
+    assert await counted(prefiller, "generation_tokens") == 1
+    assert await counted(decoder, "generation_tokens") == 5
+    assert await counted(decoder, "prompt_tokens") - await counted(decoder, "prefix_cache_hits") == 1
+
+
+async def test_the_llm_d_sidecar_prefills_here_without_the_header_and_says_when_it_is_wrong(start: Start) -> None:
+    decoder = await start(sidecar=SidecarConfig(kind=SidecarKind.LLM_D))
+    assert (await decoder.post("/v1/chat/completions", json=HELLO)).status == 200
+    for wrong in ("127.0.0.1:1", "nonsense", ""):
+        headers = {"x-prefiller-host-port": wrong}
+        assert (await decoder.post("/v1/chat/completions", json=HELLO, headers=headers)).status == 502
+
+
+@pytest.mark.parametrize(
+    ("prefill", "status"),
+    [({}, 500), ({"x-dynamo-prefill-instance-id": "5"}, 400), ({"x-prefill-instance-id": "4"}, 200)],
+)
+async def test_the_dynamo_sidecar_wants_a_known_prefill_worker_where_there_are_any(
+    start: Start, prefill: dict[str, str], status: int
+) -> None:
+    prefiller = await start()
+    config = SidecarConfig(kind=SidecarKind.DYNAMO, instance_id=7, prefill_workers={4: f"127.0.0.1:{prefiller.port}"})
+    decoder = await start(sidecar=config)
+    headers = {"x-dynamo-worker-instance-id": "7", **prefill}
+    assert (await decoder.post("/v1/chat/completions", json=HELLO, headers=headers)).status == status
+    assert await counted(prefiller, "generation_tokens") == (status == 200)
+
+
+async def counted(client: Client, name: str) -> float:
+    """The value of one of the worker's counters."""
+    lines = (await metrics(client)).decode().splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(f"vllm:{name}_total"))

@@ -30,8 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     network.add_argument("--buffer-steps", type=_positive_int, default=10_000, help="batches kept for replay")
     network.add_argument("--rank", type=int, default=0, help="data-parallel rank")
     other = parser.add_argument_group("other")
-    other.add_argument("--sidecar", choices=("none", "dynamo"), default="none", help="imitate a sidecar's demands")
-    other.add_argument("--instance-id", type=int, help="the only id that the sidecar knows; default: any number")
+    kinds = ("none", "dynamo", "llm-d")
+    other.add_argument("--sidecar", choices=kinds, default="none", help="imitate a sidecar: its demands, its prefills")
+    other.add_argument("--instance-id", type=int, help="dynamo: the only worker id that is known; default: any number")
+    other.add_argument(
+        "--prefill-worker",
+        type=_prefill_worker,
+        action="append",
+        default=[],
+        metavar="ID=HOST:PORT",
+        help="dynamo: a prefill worker; requests must then name one",
+    )
     other.add_argument("--debug", action="store_true", help="serve /debug/cache, the true content of the cache")
 
 
@@ -47,3 +56,10 @@ def _positive_float(value: str) -> float:
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{value}: must be above 0")
     return number
+
+
+def _prefill_worker(value: str) -> tuple[int, str]:
+    number, equals, place = value.partition("=")
+    if not (number.isdecimal() and equals and ":" in place):
+        raise argparse.ArgumentTypeError(f"{value}: expected ID=HOST:PORT")
+    return int(number), place

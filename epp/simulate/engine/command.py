@@ -13,7 +13,7 @@ from epp.simulate.engine.cache import BlockCache
 from epp.simulate.engine.engine import Engine, EngineConfig
 from epp.simulate.engine.events import EventEncoder, EventsConfig, EventsForm, Publisher
 from epp.simulate.engine.server import Server
-from epp.simulate.engine.sidecar import Sidecar
+from epp.simulate.engine.sidecar import SidecarConfig, SidecarKind
 from epp.simulate.engine.tokens import ModelText, TokensError
 
 
@@ -54,8 +54,12 @@ async def _serve(arguments: argparse.Namespace, text: ModelText) -> None:
     )
     publisher = Publisher(events, EventEncoder(events.form, config.block_size, config.rank))
     engine = Engine(config, BlockCache(config.blocks, config.block_size), publisher)
-    sidecar = Sidecar(arguments.sidecar)
-    server = Server(engine, text, publisher, events, sidecar=sidecar, instance_id=arguments.instance_id)
+    sidecar = SidecarConfig(
+        kind=SidecarKind(arguments.sidecar),
+        instance_id=arguments.instance_id,
+        prefill_workers=dict(arguments.prefill_worker),
+    )
+    server = Server(engine, text, publisher, events, sidecar)
     # A client that leaves ends its request here too, as in a real engine.
     runner = web.AppRunner(server.application(debug=arguments.debug), access_log=None, handler_cancellation=True)
     await runner.setup()

@@ -55,10 +55,13 @@ class Engine:
         self._busy_until = 0.0
 
     @contextlib.asynccontextmanager
-    async def run(self, sequence: Sequence, answer: list[int]) -> AsyncIterator["Run"]:
-        """Enters when prefill is done, so that the first token of `answer` exists; leaving frees the blocks."""
+    async def run(self, sequence: Sequence, answer: list[int], *, transferred: bool = False) -> AsyncIterator["Run"]:
+        """Enters when prefill is done, so that the first token of `answer` exists; leaving frees the blocks.
+
+        `transferred`: another worker computed the prompt and its KV is here, so there is nothing to prefill.
+        """
         try:
-            cached, ready = await self._prefill(sequence, len(answer))
+            cached, ready = await self._prefill(sequence, len(answer), transferred=transferred)
             self.running += 1
             try:
                 run = Run(self, sequence, answer, cached, ready)
@@ -83,7 +86,7 @@ class Engine:
         """Tell subscribers what the cache did."""
         self._publisher.publish(self.cache.events)
 
-    async def _prefill(self, sequence: Sequence, answer_tokens: int) -> tuple[int, float]:
+    async def _prefill(self, sequence: Sequence, answer_tokens: int, *, transferred: bool) -> tuple[int, float]:
         """Returns the cached tokens and the loop time at which prefill was done."""
         loop = asyncio.get_running_loop()
         start = loop.time()
@@ -95,6 +98,8 @@ class Engine:
                     await self._freed.wait()
                     start = loop.time()
                 self.publish()
+                if transferred:
+                    cached = len(sequence.tokens) - 1
                 # Counted from when the last prefill was due, so that a late wake-up does not slow the worker down.
                 work = (len(sequence.tokens) - cached) / self.config.prefill_tokens_per_second
                 done = max(start, self._busy_until) + work

@@ -15,7 +15,7 @@ from epp.simulate.engine.engine import Engine, Run
 from epp.simulate.engine.events import EventsConfig, Publisher
 from epp.simulate.engine.metrics import engine_registry
 from epp.simulate.engine.requests import Asked, RequestError, decode_body, prompt_tokens, understand
-from epp.simulate.engine.sidecar import Sidecar, check_headers
+from epp.simulate.engine.sidecar import Sidecar, SidecarConfig
 from epp.simulate.engine.tokens import Answer, ModelText
 
 Json = dict[str, object]
@@ -31,21 +31,19 @@ class Server:
         text: ModelText,
         publisher: Publisher,
         events: EventsConfig,
-        *,
-        sidecar: Sidecar = Sidecar.NONE,
-        instance_id: int | None = None,
+        sidecar: SidecarConfig | None = None,
     ) -> None:
         self._engine = engine
         self._text = text
         self._publisher = publisher
         self._events = events
-        self._sidecar = sidecar
-        self._instance_id = instance_id
+        self._sidecar = Sidecar(sidecar or SidecarConfig())
         self._registry = engine_registry(engine)
 
     def application(self, *, debug: bool) -> web.Application:
         """The aiohttp application; `debug` adds /debug/cache."""
         app = web.Application(client_max_size=64 << 20, middlewares=[_errors])
+        app.on_cleanup.append(self._stop)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/tokenize", self._tokenize)
@@ -65,15 +63,18 @@ class Server:
         return await self._generate(request, chat=False)
 
     async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
-        check_headers(self._sidecar, request.headers, self._instance_id)
         raw = await request.read()
+        transferred = await self._sidecar.admit(request.headers, request.path, raw)
         config = self._engine.config
         asked = await asyncio.to_thread(
             understand, raw, self._text, chat=chat, model=config.model, loras=config.loras, room=config.max_tokens
         )
         answer = self._text.answer(answer_text(raw, asked.answer_tokens), asked.answer_tokens)
-        exchange = _Exchange(self._engine, asked, answer, chat=chat)
+        exchange = _Exchange(self._engine, asked, answer, chat=chat, transferred=transferred)
         return await (exchange.stream(request) if asked.body.stream else exchange.whole())
+
+    async def _stop(self, _application: web.Application) -> None:
+        await self._sidecar.stop()
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = decode_body(await request.read())
@@ -139,11 +140,12 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 class _Exchange:
     """One request being answered, in OpenAI's forms."""
 
-    def __init__(self, engine: Engine, asked: Asked, answer: Answer, *, chat: bool) -> None:
+    def __init__(self, engine: Engine, asked: Asked, answer: Answer, *, chat: bool, transferred: bool) -> None:
         self._engine = engine
         self._asked = asked
         self._answer = answer
         self._chat = chat
+        self._transferred = transferred
         self._sequence = Sequence(list(asked.tokens), engine.cache.block_size, asked.namespace)
         self._finish = "length" if len(answer.ids) >= asked.answer_tokens else "stop"
         kind = "chat.completion" if chat else "text_completion"
@@ -156,7 +158,7 @@ class _Exchange:
 
     async def whole(self) -> web.Response:
         """The answer in one piece, when all of it exists."""
-        async with self._engine.run(self._sequence, self._answer.ids) as run:
+        async with self._engine.run(self._sequence, self._answer.ids, transferred=self._transferred) as run:
             async for _ in run.tokens():
                 pass
         text = "".join(self._answer.pieces)
@@ -168,7 +170,7 @@ class _Exchange:
         """The answer as server-sent events; the headers leave before prefill is done, as vLLM's do."""
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
-        async with self._engine.run(self._sequence, self._answer.ids) as run:
+        async with self._engine.run(self._sequence, self._answer.ids, transferred=self._transferred) as run:
             async for start, end in run.tokens():
                 opening = self._event(self._delta("", role=True)) if self._chat and start == 0 else b""
                 last = end == len(self._answer.ids)
