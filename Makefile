@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/
 ARGS ?=
 
-.PHONY: help setup envoy demo bench kubeserver test test-engines manifests-check check format protos settings-doc lock clean
+.PHONY: help setup envoy demo bench soak kubeserver test test-engines manifests-check check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -34,6 +34,9 @@ demo: setup envoy ## run the whole chain on this machine, three policies side by
 bench: setup envoy ## run the benchmarks: JSON lines on stdout, a table on stderr (ONLY=name)
 	@$(RUN)python -m benchmarks $(ONLY)
 
+soak: setup envoy ## many requests through Envoy with clients that leave (REQUESTS=100000)
+	@$(RUN)python -m tests.soak --requests $(or $(REQUESTS),100000) $(ARGS)
+
 kubeserver: ## build the tests' Kubernetes API server, minutes the first time, in the background
 	@mkdir -p .tools
 	@nice -n 15 $(PYTHON) tests/kubernetes/build.py >.tools/kubeserver.log 2>&1 </dev/null &
@@ -56,6 +59,7 @@ check: setup ## lint, types, import layers, protos, generated files
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf lint
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)buf format --diff --exit-code
 	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)python -m tests.protocol.generated
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN)python -m tests.protocol.breaking
 	$(RUN)epp settings --markdown | diff -u docs/settings.md - || { echo "docs/settings.md is stale: make settings-doc"; exit 1; }
 
 format: setup ## put code and protos into the one form

@@ -1,0 +1,14 @@
+"""A short soak; `make soak` is the long one."""
+
+import asyncio
+
+import pytest
+
+from tests.soak.__main__ import Report, soak
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+async def test_five_thousand_requests_with_clients_that_leave() -> None:
+    report: Report = await asyncio.to_thread(soak, 5000)
+    assert report.faults == [], report
