@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_conformance(commands)
     _add_status(commands)
     _add_doctor(commands)
+    _add_tokens(commands)
     return parser
 
 
@@ -170,6 +171,24 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from epp.admin.doctor.command import run
 
     return run(arguments)
+
+
+
+
+def _add_tokens(commands: Commands) -> None:
+    from epp.prompts import arguments as tokens
+
+    help_ = "what the EPP makes of a request: text, token ids, blocks; and whether an engine makes the same"
+    parser = command(commands, "tokens", help_, tokens.EXAMPLE)
+    tokens.add_arguments(parser)
+    parser.set_defaults(run=_tokens)
+
+
+def _tokens(arguments: argparse.Namespace) -> int:
+    from epp.prompts.command import run
+    from epp.settings import load_settings
+
+    return run(arguments, load_settings())
 
 
 if __name__ == "__main__":
