@@ -173,8 +173,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
     return run(arguments)
 
 
-
-
 def _add_tokens(commands: Commands) -> None:
     from epp.prompts import arguments as tokens
 
