@@ -32,11 +32,14 @@ from epp.prompts.reader import PromptReader
 from epp.scheduling.config_watch import ConfigWatch
 from epp.scheduling.ejection import Ejection, EjectionRules
 from epp.scheduling.estimates import Estimates
+from epp.scheduling.explain import DecisionRecord, Recorded
 from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.policies import disaggregation_from, policy_from
+from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.shadow import Shadowed, ShadowMetrics
 from epp.scheduling.suspicion import Suspicion
-from epp.settings import PREFIX, Settings
+from epp.settings import PREFIX, Explain, Settings
 from epp.telemetry.logs import configure_logs
 
 _log = structlog.get_logger(__name__)
@@ -77,18 +80,20 @@ class App:
         self.reader = PromptReader.from_settings(settings, self.registry, workers=self._worker_urls)
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
         self.suspects = Suspects(self.pool, self.registry)
+        self.shadow_metrics = ShadowMetrics(self.registry)
+        self.decisions = self._recorded(policy_from(settings))
         self.ejection = Ejection(self.pool, self.engine_metrics, EjectionRules.of(settings), self.registry)
         self.scheduler = Scheduler(
             pool=self.pool,
             index=self.knowledge.index if self.knowledge else NothingKnown(),
-            policy=policy_from(settings),
+            policy=self.decisions,
             metrics=self.engine_metrics,
             fallbacks=settings.fallbacks,
             suspended=lambda: self.suspects.places | self.ejection.places,
             slow_start_seconds=settings.slow_start_seconds,
             disaggregation=disaggregation_from(settings, self.registry),
         )
-        self.config_watch = ConfigWatch(settings, self.scheduler)
+        self.config_watch = ConfigWatch(settings, self._take_policy)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.fidelity = Fidelity(self.pool, self.registry)
         self.servicer = Servicer(
@@ -122,6 +127,23 @@ class App:
         """Where each worker serves its API."""
         return [f"http://{endpoint.host_port}" for endpoint in self.pool.snapshot().endpoints]
 
+    def _recorded(self, policy: Policy) -> Recorded:
+        """The policy as it is used: with its shadow, and a memory of its decisions."""
+        settings = self._settings
+        if settings.shadow_policy is not None:
+            other = settings.model_copy(
+                update={"policy": settings.shadow_policy, "scorers": None, "config_file": None, "filters": None}
+            )
+            policy = Shadowed(policy, policy_from(other), self.shadow_metrics)
+        share = settings.explain_sample if settings.explain is Explain.LOG else 0.0
+        return Recorded(policy, settings.explain_keep, log_share=share)
+
+    def _take_policy(self, policy: Policy) -> None:
+        self.decisions = self.scheduler.policy = self._recorded(policy)
+
+    def _last_decisions(self) -> list[DecisionRecord]:
+        return self.decisions.records()
+
     def status(self) -> Status:
         """What `/status` says now."""
         return Status(
@@ -148,7 +170,7 @@ class App:
         settings = self._settings
         parts.push_async_callback(self.reader.stop)
         metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port)
-        admin = AdminServer(self.status, host=settings.admin_host, port=settings.admin_port)
+        admin = AdminServer(self.status, self._last_decisions, host=settings.admin_host, port=settings.admin_port)
         if self.knowledge is not None:
             await self.knowledge.start()
             parts.push_async_callback(self.knowledge.stop)

@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_simulate(commands)
     _add_conformance(commands)
     _add_status(commands)
+    _add_explain(commands)
     _add_doctor(commands)
     _add_tokens(commands)
     return parser
@@ -141,6 +142,20 @@ def _add_conformance(commands: Commands) -> None:
 
 def _conformance(arguments: argparse.Namespace) -> int:
     from epp.conformance.command import run
+
+    return run(arguments)
+
+
+def _add_explain(commands: Commands) -> None:
+    from epp.admin import arguments as admin
+
+    parser = command(commands, "explain", "why requests went where they went", admin.EXPLAIN_EXAMPLE)
+    admin.add_explain_arguments(parser)
+    parser.set_defaults(run=_explain)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from epp.admin.explain_command import run
 
     return run(arguments)
 

@@ -46,6 +46,13 @@ class TransportName(StrEnum):
     HTTP2 = "http2"
 
 
+class Explain(StrEnum):
+    """Where decisions are explained, besides the admin port."""
+
+    OFF = "off"
+    LOG = "log"
+
+
 class Decider(StrEnum):
     """What decides whether another worker prefills; only pools with workers for that have the choice."""
 
@@ -372,6 +379,14 @@ class SchedulingSettings(BaseModel):
     )
     prefill_missing: Missing = _setting(
         Missing.AGGREGATE, "Without a ready prefill worker: aggregate (the decode worker prefills) or refuse (503)."
+    )
+    explain: Explain = _setting(Explain.OFF, "log: a sample of decisions goes to the log, with its candidates.")
+    explain_sample: float = _setting(0.01, "Share of decisions that EPP_EXPLAIN=log logs.", ge=0, le=1)
+    explain_keep: int = _setting(
+        100, "Last decisions kept for /decisions on the admin port and `epp explain`.", ge=0, le=10_000
+    )
+    shadow_policy: str | None = _setting(
+        None, "Policy that decides on the side; metrics show how often and by how much it differs."
     )
     eject_failures: int = _setting(
         5, "Consecutive 5xx answers after which a worker is not picked for a while.", ge=1, le=1000

@@ -1,12 +1,13 @@
 """Takes a changed EPP_CONFIG_FILE into force without a restart."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from epp.scheduling.policies import policy_from
-from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.policy import Policy
 from epp.settings import Settings, SettingsError
 
 _log = structlog.get_logger(__name__)
@@ -17,9 +18,15 @@ _SECONDS = 2.0
 class ConfigWatch:
     """Looks at the file every few seconds; one that is wrong is told once and the last good one stays."""
 
-    def __init__(self, settings: Settings, scheduler: Scheduler, *, seconds: float = _SECONDS) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        take: Callable[[Policy], None],
+        *,
+        seconds: float = _SECONDS,
+    ) -> None:
         self._settings = settings
-        self._scheduler = scheduler
+        self._take = take
         self._seconds = seconds
         self._task: asyncio.Task[None] | None = None
 
@@ -43,7 +50,7 @@ class ConfigWatch:
                 continue
             seen = state
             try:
-                self._scheduler.policy = await asyncio.to_thread(policy_from, self._settings)
+                self._take(await asyncio.to_thread(policy_from, self._settings))
                 _log.info("config file is in force", path=str(path))
             except SettingsError as error:
                 _log.warning("config file is wrong; the last good one stays", error=str(error))

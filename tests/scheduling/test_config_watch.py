@@ -24,7 +24,7 @@ async def test_the_file_is_read_again_when_it_changes(tmp_path):
     path.write_text("profiles: {decode: {policy: round-robin}}")
     settings = Settings(config_file=path)
     scheduler = world(policy_from(settings)).scheduler
-    watch = ConfigWatch(settings, scheduler, seconds=0.01)
+    watch = ConfigWatch(settings, lambda policy: setattr(scheduler, "policy", policy), seconds=0.01)
     await watch.start()
     with capture_logs() as logs:
         path.write_text("profiles: {decode: {policy: none-such}}")
