@@ -101,23 +101,24 @@ class ResponseWatch:
         self._read_captured()
 
     def _read_captured(self) -> None:
+        """Read the object behind the key if it is whole, then look for the next key in what was captured with it."""
         while self._capture is not None:
             captured = self._capture
-            text = bytes(captured[:_MAX_USAGE]).decode("utf-8", "replace")
-            rest = text.lstrip(" \t\r\n:")
-            end = _object_end(rest)
-            if end is None and len(captured) < _MAX_USAGE:
+            text = captured[:_MAX_USAGE].decode("utf-8", "replace").lstrip(" \t\r\n:")
+            if text.startswith("{"):
+                try:
+                    usage, _ = _decode(text)
+                except (ValueError, RecursionError):
+                    if len(captured) < _MAX_USAGE:
+                        return
+                else:
+                    self._take(usage)
+            elif not text and len(captured) < _MAX_USAGE:
                 return
-            if end:
-                self._take(rest[:end])
             following = captured.find(_USAGE)
             self._capture = captured[following + len(_USAGE) :] if following >= 0 else None
 
-    def _take(self, text: str) -> None:
-        try:
-            usage, _ = _decode(text)
-        except ValueError:
-            return
+    def _take(self, usage: dict[str, object]) -> None:
         prompt = _count(usage, "prompt_tokens", "input_tokens")
         details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
         cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
@@ -126,20 +127,6 @@ class ResponseWatch:
         self._prompt_tokens = self._prompt_tokens if prompt is None else prompt
         self._cached_tokens = self._cached_tokens if cached is None else cached
         self._completion_tokens = self._completion_tokens if completion is None else completion
-
-
-def _object_end(text: str) -> int | None:
-    """Where the JSON object at the start of `text` ends; 0: no object there; None: not whole yet."""
-    if not text:
-        return None
-    if text[0] != "{":
-        return 0
-    depth = 0
-    for match in re.finditer(r"[{}]", text):
-        depth += 1 if match.group() == "{" else -1
-        if not depth:
-            return match.end()
-    return None
 
 
 def _count(usage: dict[str, object], *names: str) -> int | None:

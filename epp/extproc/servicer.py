@@ -1,6 +1,7 @@
 """The path of a request: receive -> understand -> pick -> answer -> watch the response -> release."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -90,16 +91,15 @@ class Servicer:
         self._clock = clock
         self._open = 0
         self._begun = 0
-        self._modes: dict[str, int] = {}
+        self._modes: Counter[tuple[BodyMode, BodyMode]] = Counter()
         self._warned: set[BodyMode] = set()
         if rules.conformance_hooks:
             _log.warning("EPP_CONFORMANCE_HOOKS is on: any client can choose its worker; never in production")
 
     def status(self) -> ExchangeStatus:
         """How many streams there are."""
-        return ExchangeStatus(
-            open=self._open, begun=self._begun, buffered_bytes=self._kit.budget.used, modes=dict(self._modes)
-        )
+        modes = {f"{request}/{response}": count for (request, response), count in self._modes.items()}
+        return ExchangeStatus(open=self._open, begun=self._begun, buffered_bytes=self._kit.budget.used, modes=modes)
 
     async def serve(self, stream: Stream) -> None:
         """Serve one stream to its end; whatever ends it, its load is released and its outcome told.
@@ -232,8 +232,7 @@ class Servicer:
         if mode in (BodyMode.NONE, BodyMode.STREAMED) and mode not in self._warned:
             self._warned.add(mode)
             _log.warning("the gateway shows no body before the pick: prompts are not known", request_body_mode=mode)
-        modes = f"{mode}/{exchange.response_mode}"
-        self._modes[modes] = self._modes.get(modes, 0) + 1
+        self._modes[mode, exchange.response_mode] += 1
 
     def _release(self, exchange: Exchange, visit: _Visit) -> None:
         """The one place where a request's load ends."""

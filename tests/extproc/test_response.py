@@ -171,3 +171,10 @@ def test_usage_of_another_shape_is_no_usage(usage: str) -> None:
     response = watch("application/json")
     response.body(f'{{"usage": {usage}}}'.encode() + b" " * 9000)
     assert response.usage is None
+
+
+def test_a_usage_nested_beyond_reason_is_survived() -> None:
+    response = watch("application/json")
+    response.body(b'{"usage": ' + b'{"a":' * 1600)
+    response.body(b" " * 9000 + b'"usage": {"prompt_tokens": 3}}')
+    assert response.usage is None or response.usage.prompt_tokens == 3
