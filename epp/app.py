@@ -78,6 +78,8 @@ class App:
         self.pool = Pool()
         self.knowledge = _knowledge(settings, self.pool, self.registry)
         self.reader = PromptReader.from_settings(settings, self.registry, workers=self._worker_urls)
+        if self.knowledge is not None:
+            self.knowledge.on_adapter = self.reader.models.learn_adapter
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
         self.suspects = Suspects(self.pool, self.registry)
         self.shadow_metrics = ShadowMetrics(self.registry)

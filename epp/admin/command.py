@@ -50,7 +50,7 @@ def _print(status: Status, console: Console) -> None:
     state = "ready" if process.ready else "not ready"
     waiting = f", waiting for {', '.join(process.waiting_for)}" if process.waiting_for else ""
     console.print(f"epp {process.version}, up {process.uptime_seconds:.0f} s, {state}{waiting}")
-    console.print(_sources(status), _endpoints(status), _settings(status))
+    console.print(_sources(status), _endpoints(status), _models(status), _settings(status))
 
 
 def _sources(status: Status) -> Table:
@@ -69,6 +69,16 @@ def _endpoints(status: Status) -> Table:
         state = "suspended: does not answer" if endpoint.host_port in status.suspects.suspended else "fine"
         roles = " ".join(endpoint.roles)
         table.add_row(endpoint.name, endpoint.host_port, roles, str(endpoint.rank), endpoint.engine, state)
+    return table
+
+
+def _models(status: Status) -> Table:
+    table = Table("models", "tokenizer", "state", title="where token ids come from")
+    for model in status.prompts.models:
+        state = model.problem or ("fine" if model.chat_template else "no chat template: chats are compared as text")
+        table.add_row(" ".join(model.names) or "all", model.origin, state)
+    if not status.prompts.models:
+        table.add_row("all", "none", "prefixes are compared as text")
     return table
 
 

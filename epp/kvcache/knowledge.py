@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import zmq
 
@@ -31,6 +32,8 @@ class KvKnowledge:
         self, *, pool: Pool, index: BlockIndex, options: StreamOptions | None = None, max_streams: int = 4096
     ) -> None:
         self.index = index
+        self.on_adapter: Callable[[str], None] = lambda _name: None
+        """Called with the name of the LoRA adapter of each stored block that has one."""
         self._pool = pool
         self._options = options or StreamOptions()
         self._max_streams = max_streams
@@ -96,7 +99,7 @@ class KvKnowledge:
             return
         if len(self._followed) >= self._max_streams:
             return
-        rank = Rank(self.index, column, max_parked=self._options.max_parked)
+        rank = Rank(self.index, column, max_parked=self._options.max_parked, on_adapter=self.on_adapter)
         source = f"tcp://{host_port(endpoint.address, endpoint.events_port)}"
         replay = f"tcp://{host_port(endpoint.address, endpoint.replay_port)}" if endpoint.replay_port else None
         stream = Stream(rank, self._drain, self._context, self._options, events=source, replay=replay)

@@ -1,7 +1,7 @@
 """What one rank says about its cache: its batches decoded, orphans parked, the index fed."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from epp.kvcache.decoding import BatchDecoder
@@ -33,8 +33,16 @@ class Rank:
     dropped for newer ones. A block that is removed while it is parked is not stored later.
     """
 
-    def __init__(self, index: BlockIndex, column: int, *, max_parked: int = 4096) -> None:
+    def __init__(
+        self,
+        index: BlockIndex,
+        column: int,
+        *,
+        max_parked: int = 4096,
+        on_adapter: Callable[[str], None] = lambda _name: None,
+    ) -> None:
         self._index = index
+        self._on_adapter = on_adapter
         self._rank = index.open(column)
         self._decoder = BatchDecoder()
         self._max_parked = max_parked
@@ -80,6 +88,8 @@ class Rank:
         self.cleared_last = False
         if isinstance(event, Stored):
             self.counts.stored += len(event.hashes)
+            if event.adapter:
+                self._on_adapter(event.adapter)
             self._store(event)
         elif isinstance(event, Removed):
             self.counts.removed += len(event.hashes)

@@ -75,7 +75,7 @@ class Models:
 
     def learn_adapter(self, name: str) -> None:
         """An engine says that `name` is an adapter."""
-        if name and len(self._adapters) < _MOST_ADAPTERS:
+        if len(self._adapters) < _MOST_ADAPTERS:
             self._adapters.add(name)
 
     def close(self) -> None:

@@ -285,7 +285,8 @@ def _work(request: Request, candidates: Candidates, at: int, *, shown: bool) -> 
 
 
 def _prompt_tokens(request: Request) -> int:
-    return len(request.prompt.tokens) or request.size // _BYTES_PER_TOKEN
+    prompt = request.prompt
+    return len(prompt.tokens) + prompt.unseen_tokens or request.size // _BYTES_PER_TOKEN
 
 
 def _take(values: NDArray[np.int64], columns: NDArray[np.intp]) -> NDArray[np.int64]:
