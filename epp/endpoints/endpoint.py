@@ -49,11 +49,10 @@ class Endpoint:
     instance_id: int | None = None
     """Dynamo's worker instance id, which its sidecar demands in a header; None: not a Dynamo worker."""
     host_port: HostPort = field(init=False)
+    incarnation: tuple[str, str, int, HostPort] = field(init=False, compare=False)
+    """What tells this run of the worker from an earlier one at the same place."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "host_port", host_port(self.address, self.port))
-
-    @property
-    def incarnation(self) -> tuple[str, str, int, HostPort]:
-        """What tells this run of the worker from an earlier one at the same place."""
-        return (self.name, self.uid, self.generation, self.host_port)
+        place = host_port(self.address, self.port)
+        object.__setattr__(self, "host_port", place)
+        object.__setattr__(self, "incarnation", (self.name, self.uid, self.generation, place))

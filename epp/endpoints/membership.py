@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 
 import structlog
 
@@ -10,11 +11,17 @@ from epp.endpoints.pool import Pool
 
 _log = structlog.get_logger()
 
+SHORTEST_PAUSE = 0.01
+LONGEST_PAUSE = 0.02
+SHARE = 0.1
+"""Of the event loop's time that may go into changes of the pool, as far as LONGEST_PAUSE allows."""
+
 
 class Membership:
     """Joins the endpoints of several sources into the pool.
 
-    A source calls `changed`; all changes of one turn of the event loop become one change of the pool, at its end.
+    A source calls `changed`. The first change after a pause reaches the pool at the end of the same turn of the event
+    loop; in a storm of changes the pool follows every 10 to 20 ms, since each change costs a look at all endpoints.
     """
 
     def __init__(self, pool: Pool, *, most: int) -> None:
@@ -23,6 +30,7 @@ class Membership:
         self._sources: list[Callable[[], Iterable[Endpoint]]] = []
         self._pending: asyncio.Handle | None = None
         self._overfull = False
+        self._not_before = 0.0
 
     def add_source(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
         """`endpoints()` gives all endpoints of one source as they are now; an earlier source wins an address."""
@@ -31,16 +39,21 @@ class Membership:
     def changed(self) -> None:
         """Some source has other endpoints than before."""
         if self._pending is None:
-            self._pending = asyncio.get_running_loop().call_soon(self.apply)
+            loop = asyncio.get_running_loop()
+            soon = self._not_before <= loop.time()
+            self._pending = loop.call_soon(self.apply) if soon else loop.call_at(self._not_before, self.apply)
 
     def apply(self) -> None:
         """Bring the pool up to date now."""
+        begun = monotonic()
         self._pending = None
-        by_place: dict[str, Endpoint] = {}
-        for source in self._sources:
-            for endpoint in source():
-                by_place.setdefault(endpoint.host_port, endpoint)
-        self._pool.replace(self._bounded(list(by_place.values())))
+        endpoints = [endpoint for source in self._sources for endpoint in source()]
+        by_place = {endpoint.host_port: endpoint for endpoint in reversed(endpoints)}
+        if len(by_place) < len(endpoints):
+            endpoints = [endpoint for endpoint in endpoints if by_place[endpoint.host_port] is endpoint]
+        self._pool.replace(self._bounded(endpoints))
+        pause = min(max((monotonic() - begun) / SHARE, SHORTEST_PAUSE), LONGEST_PAUSE)
+        self._not_before = asyncio.get_running_loop().time() + pause
 
     def _bounded(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
         overfull = len(endpoints) > self._most

@@ -51,7 +51,7 @@ class Pool:
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         """Make the pool exactly `endpoints`; an unchanged incarnation keeps its column, load and cache."""
         wanted = {endpoint.incarnation: endpoint for endpoint in endpoints}
-        for incarnation in [known for known in self._columns if known not in wanted]:
+        for incarnation in self._columns.keys() - wanted.keys():
             self._remove(incarnation)
         for incarnation, endpoint in wanted.items():
             column = self._columns.get(incarnation)

@@ -16,28 +16,34 @@ MAX_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class PodEndpoints:
-    """The endpoints of one pod, and remarks on what looks wrong with it; remarks do not depend on readiness."""
+    """The endpoints of one pod, and remarks on what looks wrong with it."""
 
     endpoints: tuple[Endpoint, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
+NOTHING = PodEndpoints()
+
+
 def pod_endpoints(pod: Pod, ports: tuple[int, ...], defaults: Defaults) -> PodEndpoints:
     """One endpoint per target port that serves on this pod; none unless the pod can serve."""
+    address = _address(pod, ipv6=defaults.ipv6)
+    if not address or not _running(pod) or (defaults.readiness is PodReadiness.POD and not _ready(pod)):
+        return NOTHING
     facts = _Facts(pod)
-    if dynamo_worker(facts.labels):
+    if facts.dynamo:
         port = _port_named(pod, names.DYNAMO_PORT_NAME)
         if port is None:
-            return PodEndpoints(
-                (), (f"no container port is named {names.DYNAMO_PORT_NAME}: the worker needs a sidecar",)
-            )
+            remark = f"no container port is named {names.DYNAMO_PORT_NAME}: the worker needs a sidecar"
+            return PodEndpoints((), (remark,))
         ranks = {0: port}
     else:
         ranks = facts.active(ports)
-    address = _address(pod, ipv6=defaults.ipv6)
-    serving = {rank: port for rank, port in ranks.items() if address and _can_serve(pod, port, defaults.readiness)}
+    serving = ranks
+    if defaults.readiness is PodReadiness.CONTAINERS:
+        serving = {rank: port for rank, port in ranks.items() if _container_ready(pod, port)}
     endpoints = tuple(_endpoint(facts, defaults, address, rank, port, len(ports)) for rank, port in serving.items())
-    return PodEndpoints(endpoints, (*facts.remarks, *_undeclared(pod, ranks)))
+    return PodEndpoints(endpoints, (*dict.fromkeys(facts.remarks), *_undeclared(pod, ranks)))
 
 
 def dynamo_worker(labels: Mapping[str, str]) -> bool:
@@ -46,8 +52,7 @@ def dynamo_worker(labels: Mapping[str, str]) -> bool:
 
 
 def _endpoint(facts: "_Facts", defaults: Defaults, address: str, rank: int, port: int, ranks: int) -> Endpoint:
-    pod = facts.pod
-    is_dynamo = dynamo_worker(facts.labels)
+    pod, is_dynamo = facts.pod, facts.dynamo
     # The engines of Dynamo's workers publish to their own process only, so no default port is theirs.
     events = facts.number(names.EVENTS_PORT, None if is_dynamo else defaults.events_port)
     replay = facts.number(names.REPLAY_PORT, None if is_dynamo else defaults.replay_port)
@@ -77,6 +82,7 @@ class _Facts:
     def __init__(self, pod: Pod) -> None:
         self.pod = pod
         self.labels = pod.metadata.labels or {}
+        self.dynamo = dynamo_worker(self.labels)
         self.annotations = pod.metadata.annotations or {}
         self.remarks: list[str] = []
 
@@ -97,7 +103,7 @@ class _Facts:
     def roles(self) -> frozenset[Role]:
         text = self._text(names.ROLE) or self.labels.get(names.LLMD_ROLE)
         if text is None:
-            component = self.labels.get(names.DYNAMO_TYPE, "") if dynamo_worker(self.labels) else ""
+            component = self.labels.get(names.DYNAMO_TYPE, "") if self.dynamo else ""
             return ROLES.get(component, ANY_ROLE)
         if text not in ROLES:
             self.remarks.append(f"role {text!r}: expected one of {', '.join(ROLES)}; taken as both")
@@ -120,22 +126,30 @@ class _Facts:
         return self.annotations.get(name, self.labels.get(name))
 
 
-def _can_serve(pod: Pod, port: int, readiness: PodReadiness) -> bool:
-    """The one rule for readiness: running, not on its way out, and ready by the chosen measure."""
-    status = pod.status
-    if pod.metadata.deletion_timestamp or status.phase != "Running":
-        return False
-    if readiness is PodReadiness.CONTAINERS:
-        owner = _owner(pod, port)
-        ready = {container.name: container.ready for container in status.container_statuses or ()}
-        return ready.get(owner.name, False) if owner else bool(ready) and all(ready.values())
-    return any(condition.type == "Ready" and condition.status == "True" for condition in status.conditions or ())
+def _running(pod: Pod) -> bool:
+    """Running, and not on its way out."""
+    return pod.status.phase == "Running" and not pod.metadata.deletion_timestamp
+
+
+def _ready(pod: Pod) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions or ())
+
+
+def _container_ready(pod: Pod, port: int) -> bool:
+    """Whether the container that declares `port` is ready; where none does, whether all are."""
+    owner = _owner(pod, port)
+    ready = {container.name: container.ready for container in pod.status.container_statuses or ()}
+    return ready.get(owner.name, False) if owner else bool(ready) and all(ready.values())
 
 
 def _address(pod: Pod, *, ipv6: bool) -> str:
+    """The pod's address of the wanted family, else the one it has."""
     primary = pod.status.pod_ip or ""
-    addresses = [primary, *(entry.ip for entry in pod.status.pod_ips or ())]
-    return next((address for address in addresses if address and (":" in address) == ipv6), "") or primary
+    if primary and (":" in primary) == ipv6:
+        return primary
+    all_of_it = [primary, *(entry.ip for entry in pod.status.pod_ips or ())]
+    wanted = [address for address in all_of_it if address and (":" in address) == ipv6]
+    return next((address for address in (*wanted, *all_of_it) if address), "")
 
 
 def _owner(pod: Pod, port: int) -> Container | None:

@@ -45,6 +45,9 @@ class PodSet:
 
     def endpoints(self) -> list[Endpoint]:
         """All endpoints there are now; of two pods that claim one address, only the younger pod's."""
+        offered = [endpoint for offer in self._offers.values() for endpoint in offer.endpoints]
+        if len({endpoint.host_port for endpoint in offered}) == len(offered):
+            return offered
         chosen: dict[str, tuple[str, Endpoint]] = {}
         for name, offer in self._offers.items():
             born = self._pods[name].metadata.creation_timestamp or ""
@@ -62,6 +65,8 @@ class PodSet:
 
     def _put(self, pod: Pod) -> bool:
         name = pod.metadata.name
+        if self._pods.get(name) == pod:
+            return False  # most changes of a pod are to what we do not read
         before = self._offers.get(name, PodEndpoints()).endpoints
         self._pods[name] = pod
         self._offers[name] = self._remarked(name, self._offer(pod))
