@@ -171,15 +171,17 @@ class Exchange:
         for at, body in enumerate(bodies, start=1):
             going = going and await self._turn(half, make(body, end=at == len(bodies)), f"{side}_body")
 
-    async def _echo(self, half: Half, response: HttpResponse) -> None:
+    async def _echo(self, half: Half, response: HttpResponse) -> bool:
         sent = 0
-        for at, chunk in enumerate(response.chunks, start=1):
-            sent += len(chunk)
-            end = at == len(response.chunks) and not response.trailers
-            await self.stream.send(messages.response_body(chunk, end=end))
-            while len(half.sent_on("response_body")) < sent:
+        for message in _response_rest(response):
+            if message.HasField("response_trailers"):
+                return await self._turn(half, message, "response_trailers")
+            await self.stream.send(message)
+            sent += len(message.response_body.body)
+            while not _back(half, sent, message.response_body.end_of_stream):
                 if not await self.collect(half, lambda answer: kind(answer) == "response_body"):
-                    return
+                    return False
+        return True
 
 
 def kind(answer: ProcessingResponse) -> str:
@@ -187,21 +189,25 @@ def kind(answer: ProcessingResponse) -> str:
     return answer.WhichOneof("response") or "none"
 
 
+def _back(half: Half, size: int, end: bool) -> bool:
+    """Whether so many bytes of the response have come back, and their end if it was sent."""
+    pieces = half.pieces("response_body")
+    return sum(len(piece.body) for piece in pieces) >= size and (
+        not end or any(piece.end_of_stream for piece in pieces)
+    )
+
+
 def _request_rest(request: HttpRequest) -> list[ProcessingRequest]:
-    last = len(request.chunks)
-    rest = [
-        messages.request_body(chunk, end=at == last and not request.trailers)
-        for at, chunk in enumerate(request.chunks, start=1)
-    ]
+    """What follows the headers."""
+    last = len(request.chunks) if not request.trailers else 0
+    rest = [messages.request_body(chunk, end=at == last) for at, chunk in enumerate(request.chunks, start=1)]
     return [*rest, messages.request_trailers()] if request.trailers else rest
 
 
 def _response_rest(response: HttpResponse) -> list[ProcessingRequest]:
-    last = len(response.chunks)
-    rest = [
-        messages.response_body(chunk, end=at == last and not response.trailers)
-        for at, chunk in enumerate(response.chunks, start=1)
-    ]
+    """What follows the headers."""
+    last = len(response.chunks) if not response.trailers else 0
+    rest = [messages.response_body(chunk, end=at == last) for at, chunk in enumerate(response.chunks, start=1)]
     return [*rest, messages.response_trailers()] if response.trailers else rest
 
 
