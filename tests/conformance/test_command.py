@@ -34,10 +34,11 @@ POOL = "endpoints: [{name: w0, address: 10.0.0.1, ports: [8000, 8001]}, {name: w
 DESCRIBED = ("--endpoint", "10.0.0.1:8000", "--endpoint", "10.0.0.1:8001", "--endpoint", "[fd00::2]:8000")
 
 
-def test_our_own_picker_keeps_every_rule(environ, tmp_path, kit):  # noqa: F811
+@pytest.mark.parametrize("transport", ["grpcio", "http2"])
+def test_our_own_picker_keeps_every_rule(environ, tmp_path, kit, transport):  # noqa: F811
     (tmp_path / "endpoints.yaml").write_text(POOL)
     junit = tmp_path / "junit.xml"
-    with serving(environ) as process:
+    with serving({**environ, "EPP_TRANSPORT": transport}) as process:
         status(environ, process)
         target, health = at(environ["EPP_GRPC_PORT"]), at(environ["EPP_HEALTH_PORT"])
         code, printed, _ = kit(
