@@ -27,8 +27,8 @@ from epp.extproc.transport.choice import transport_for
 from epp.extproc.transport.health import Health, HealthServer
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
-from epp.kvcache.nothing import NothingKnown
 from epp.prompts.reader import PromptReader
+from epp.scheduling.cache_reports import CacheReports
 from epp.scheduling.config_watch import ConfigWatch
 from epp.scheduling.ejection import Ejection, EjectionRules
 from epp.scheduling.estimates import Estimates
@@ -76,7 +76,8 @@ class App:
         self._ready = False
         self.registry = CollectorRegistry()
         self.pool = Pool()
-        self.knowledge = _knowledge(settings, self.pool, self.registry)
+        self.knowledge = KvKnowledge.from_settings(settings, self.pool)
+        KvMetrics(self.knowledge, self.registry)
         self.reader = PromptReader.from_settings(settings, self.registry, workers=self._worker_urls)
         if self.knowledge is not None:
             self.knowledge.on_adapter = self.reader.models.learn_adapter
@@ -87,7 +88,8 @@ class App:
         self.ejection = Ejection(self.pool, self.engine_metrics, EjectionRules.of(settings), self.registry)
         self.scheduler = Scheduler(
             pool=self.pool,
-            index=self.knowledge.index if self.knowledge else NothingKnown(),
+            index=self.knowledge.index,
+            picked=self.knowledge.picked,
             policy=self.decisions,
             metrics=self.engine_metrics,
             fallbacks=settings.fallbacks,
@@ -104,6 +106,7 @@ class App:
             rules=ExchangeRules.of(settings),
             observers=(
                 self.fidelity,
+                CacheReports(self.knowledge.reported),
                 Suspicion(self.suspects),
                 self.ejection,
                 Estimates(self.scheduler.load, self.registry),
@@ -162,7 +165,7 @@ class App:
             ejection=self.ejection.status(),
             exchanges=self.servicer.status(),
             prompts=self.reader.status(),
-            kv=self.knowledge.status() if self.knowledge else None,
+            kv=self.knowledge.status(),
             fidelity=self.fidelity.status(),
             settings=_in_force(self._settings),
         )
@@ -173,9 +176,8 @@ class App:
         parts.push_async_callback(self.reader.stop)
         metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port)
         admin = AdminServer(self.status, self._last_decisions, host=settings.admin_host, port=settings.admin_port)
-        if self.knowledge is not None:
-            await self.knowledge.start()
-            parts.push_async_callback(self.knowledge.stop)
+        await self.knowledge.start()
+        parts.push_async_callback(self.knowledge.stop)
         try:
             await self.discovery.start()
         except NoClusterError as error:
@@ -244,15 +246,6 @@ def _stop_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
-
-
-def _knowledge(settings: Settings, pool: Pool, registry: CollectorRegistry) -> KvKnowledge | None:
-    """What follows the engines' KV events; None where the settings say not to."""
-    if not settings.kv_events:
-        return None
-    knowledge = KvKnowledge.from_settings(settings, pool)
-    KvMetrics(knowledge, registry)
-    return knowledge
 
 
 def _in_force(settings: Settings) -> dict[str, str]:

@@ -331,6 +331,15 @@ class KvCacheSettings(BaseModel):
     kv_replay_seconds: float = _setting(
         2.0, "Seconds without an answer after which a replay counts as ended.", gt=0, le=60
     )
+    kv_worker_blocks: int = _setting(
+        8192, "Blocks of a worker's KV cache, for what is guessed of it where events do not say.", ge=1
+    )
+    kv_predicted_seconds: float = _setting(
+        600.0, "Seconds that a worker without KV events is believed to hold a prompt.", gt=0
+    )
+    kv_overlay_seconds: float = _setting(
+        30.0, "Seconds that a prompt on its way counts as held before an event must have said so.", ge=0
+    )
     kv_max_parked_blocks: int = _setting(
         4096, "Blocks of one worker with an unknown parent that wait for it.", ge=0, le=1_000_000
     )

@@ -39,7 +39,7 @@ class Status:
     prompts: PromptsStatus
     settings: Mapping[str, str]
     """Settings in force, by environment variable."""
-    kv: KvStatus | None = None
+    kv: KvStatus = field(default_factory=lambda: KvStatus(enabled=False))
     """None: EPP_KV_EVENTS is off."""
     ejection: EjectionStatus = field(default_factory=EjectionStatus)
     engine_metrics: MetricsStatus = field(default_factory=MetricsStatus)

@@ -81,6 +81,11 @@ class BatchDecoder:
         self._group_is_full: dict[int, bool] = {}
         self._block_size = 0
 
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block as stores on the GPU say; 0 before the first."""
+        return self._block_size
+
     def decode(self, payload: bytes) -> Batch:
         """Never raises: a payload that is no batch gives an empty one with the reason."""
         batch = Batch()

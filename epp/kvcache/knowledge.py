@@ -9,13 +9,16 @@ import zmq
 
 from epp.endpoints.endpoint import Endpoint, host_port
 from epp.endpoints.pool import Pool
+from epp.kvcache.assumed import AssumedLimits
 from epp.kvcache.drain import Drain
+from epp.kvcache.followed import Followed
 from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.prefix_index import BlockIndex
 from epp.kvcache.rank import Rank
 from epp.kvcache.run_index import RunIndex
-from epp.kvcache.status import KvStatus, RankStatus
+from epp.kvcache.status import KvStatus
 from epp.kvcache.stream import Stream, StreamOptions
+from epp.prompts.prompt import Prompt
 from epp.settings import Settings
 
 _SOCKETS_PER_STREAM = 5
@@ -23,21 +26,36 @@ _SOCKETS_PER_STREAM = 5
 
 
 class KvKnowledge:
-    """Follows the KV events of the pool's endpoints between `start` and `stop`.
+    """Follows the KV events of the pool's endpoints between `start` and `stop`, and learns from our own traffic.
 
-    `index` may be asked at any time; it is empty for endpoints that publish no events.
+    `index` may be asked at any time. Of endpoints that publish no events, and of all when `events` is false, it holds
+    what our own picks sent there.
     """
 
     def __init__(
-        self, *, pool: Pool, index: BlockIndex, options: StreamOptions | None = None, max_streams: int = 4096
+        self,
+        *,
+        pool: Pool,
+        index: BlockIndex,
+        options: StreamOptions | None = None,
+        events: bool = True,
+        block_size: int = 16,
+        limits: AssumedLimits | None = None,
+        max_streams: int = 4096,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.index = index
         self.on_adapter: Callable[[str], None] = lambda _name: None
         """Called with the name of the LoRA adapter of each stored block that has one."""
         self._pool = pool
         self._options = options or StreamOptions()
+        self._events = events
+        self._block_size = block_size
+        self._limits = limits or AssumedLimits()
         self._max_streams = max_streams
-        self._followed: dict[int, _Followed] = {}
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._followed: dict[int, Followed] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._drain: Drain | None = None
         pool.on_join(self._join)
@@ -58,7 +76,19 @@ class KvKnowledge:
             max_parked=settings.kv_max_parked_blocks,
             topic=settings.kv_events_topic,
         )
-        return cls(pool=pool, index=index, options=options)
+        limits = AssumedLimits(
+            overlay_seconds=settings.kv_overlay_seconds,
+            kept_seconds=settings.kv_predicted_seconds,
+            worker_blocks=settings.kv_worker_blocks,
+        )
+        return cls(
+            pool=pool,
+            index=index,
+            options=options,
+            events=settings.kv_events,
+            block_size=settings.block_size,
+            limits=limits,
+        )
 
     async def start(self) -> None:
         """Follow the endpoints that are in the pool, and from now on all that join."""
@@ -69,9 +99,25 @@ class KvKnowledge:
         snapshot = self._pool.snapshot()
         for column, endpoint in zip(snapshot.columns.tolist(), snapshot.endpoints, strict=True):
             self._join(column, endpoint)
+        self._expire()
+
+    def picked(self, column: int, prompt: Prompt) -> None:
+        """A prompt is on its way to the endpoint of `column`: equal ones after it will find it there."""
+        followed = self._followed.get(column)
+        if followed is not None and len(prompt.tokens):
+            followed.picked(prompt, self._clock())
+
+    def reported(self, column: int, endpoint: Endpoint, prompt: Prompt, cached_tokens: int) -> None:
+        """`endpoint`, which had `column`, said how much of a prompt it had in its cache."""
+        followed = self._followed.get(column)
+        if followed is not None and followed.endpoint.incarnation == endpoint.incarnation:
+            followed.reported(prompt, cached_tokens, self._clock())
 
     async def stop(self) -> None:
         """Close all streams; the index forgets their blocks."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for column in list(self._followed):
             self._unfollow(column)
         if self._context is not None:
@@ -86,7 +132,7 @@ class KvKnowledge:
             skipped.update(rank.skipped)
         counts = self._drain.counts if self._drain else None
         return KvStatus(
-            enabled=self._context is not None,
+            enabled=self._events,
             ranks=ranks,
             skipped=dict(skipped),
             slices=counts.slices if counts else 0,
@@ -95,64 +141,40 @@ class KvKnowledge:
         )
 
     def _join(self, column: int, endpoint: Endpoint) -> None:
-        if self._context is None or self._drain is None or endpoint.events_port is None or column in self._followed:
+        if self._context is None or column in self._followed or len(self._followed) >= self._max_streams:
             return
-        if len(self._followed) >= self._max_streams:
-            return
-        rank = Rank(self.index, column, max_parked=self._options.max_parked, on_adapter=self.on_adapter)
-        source = f"tcp://{host_port(endpoint.address, endpoint.events_port)}"
+        block_size = endpoint.block_size or self._block_size
+        rank = Rank(
+            self.index,
+            column,
+            max_parked=self._options.max_parked,
+            block_size=block_size,
+            limits=self._limits,
+            on_adapter=self.on_adapter,
+        )
+        followed = Followed(endpoint, rank, None, self._limits.worker_blocks)
+        self._followed[column] = followed
+        if self._events and endpoint.events_port is not None:
+            followed.source = f"tcp://{host_port(endpoint.address, endpoint.events_port)}"
+            followed.stream = self._stream(rank, followed.source, endpoint)
+            followed.stream.open()
+
+    def _stream(self, rank: Rank, source: str, endpoint: Endpoint) -> Stream:
+        assert self._context is not None
+        assert self._drain is not None
         replay = f"tcp://{host_port(endpoint.address, endpoint.replay_port)}" if endpoint.replay_port else None
-        stream = Stream(rank, self._drain, self._context, self._options, events=source, replay=replay)
-        self._followed[column] = _Followed(endpoint, source, rank, stream)
-        stream.open()
+        return Stream(rank, self._drain, self._context, self._options, events=source, replay=replay)
+
+    def _expire(self) -> None:
+        """Once a second, give up what was assumed for too long."""
+        now = self._clock()
+        for followed in self._followed.values():
+            followed.rank.assumed.expire(now)
+        self._timer = asyncio.get_running_loop().call_later(1.0, self._expire)
 
     def _leave(self, column: int, _endpoint: Endpoint) -> None:
         if column in self._followed:
             self._unfollow(column)
 
     def _unfollow(self, column: int) -> None:
-        self._followed.pop(column).stream.close()
-
-
-class _Followed:
-    """One endpoint with its stream."""
-
-    __slots__ = ("endpoint", "rank", "source", "stream")
-
-    def __init__(self, endpoint: Endpoint, source: str, rank: Rank, stream: Stream) -> None:
-        self.endpoint = endpoint
-        self.source = source
-        self.rank = rank
-        self.stream = stream
-
-    def status(self) -> RankStatus:
-        """What is known of the rank."""
-        stream, sequence, events = self.stream.counts, self.stream.sequence.counts, self.rank.counts
-        last = self.stream.last_message_at
-        return RankStatus(
-            endpoint=self.endpoint.name,
-            rank=self.endpoint.rank,
-            source=self.source,
-            connected=self.stream.connected,
-            complete=self.stream.sequence.complete,
-            idle_seconds=None if last is None else time.monotonic() - last,
-            sequence=self.stream.sequence.last,
-            blocks=self.rank.blocks,
-            parked=self.rank.parked,
-            waiting=self.stream.waiting,
-            messages=stream.messages,
-            bad_frames=stream.bad_frames,
-            batches=sequence.applied,
-            replayed=sequence.replayed,
-            lost=sequence.lost,
-            repeated=sequence.repeated,
-            restarts=sequence.restarts,
-            replays=sequence.replays,
-            replays_failed=sequence.replays_failed,
-            stored=events.stored,
-            removed=events.removed,
-            cleared=events.cleared,
-            full_queues=stream.full_queues,
-            faults=stream.faults,
-            skipped={str(reason): count for reason, count in events.skipped.items()},
-        )
+        self._followed.pop(column).close()

@@ -47,6 +47,11 @@ def _gauges(status: KvStatus) -> Iterator[Metric]:
     yield GaugeMetricFamily("epp_kv_streams_connected", "Ranks whose publisher is connected now.", connected)
     yield GaugeMetricFamily("epp_kv_blocks", "Blocks held, summed over ranks.", sum(r.blocks for r in status.ranks))
     yield GaugeMetricFamily(
+        "epp_kv_confidence",
+        "How sure we are of what the least known rank holds, 0 to 1.",
+        min((rank.confidence for rank in status.ranks), default=1.0),
+    )
+    yield GaugeMetricFamily(
         "epp_kv_parked_blocks", "Blocks that wait for their parent.", sum(rank.parked for rank in status.ranks)
     )
 
@@ -63,6 +68,13 @@ def _counters(status: KvStatus) -> Iterator[Metric]:
         ("epp_kv_restarts", "Publishers found to be another process than before.", [r.restarts for r in status.ranks]),
         ("epp_kv_blocks_stored", "Blocks that events reported as stored.", [r.stored for r in status.ranks]),
         ("epp_kv_blocks_removed", "Blocks that events reported as removed.", [r.removed for r in status.ranks]),
+        (
+            "epp_kv_blocks_assumed",
+            "Blocks taken as held before an event said so.",
+            [r.assumed for r in status.ranks],
+        ),
+        ("epp_kv_blocks_expired", "Assumed blocks that no event named in time.", [r.expired for r in status.ranks]),
+        ("epp_kv_chains_adopted", "Chains with an unknown parent put in place.", [r.adopted for r in status.ranks]),
         ("epp_kv_full_queues", "Times that reading paused for the index.", [r.full_queues for r in status.ranks]),
         ("epp_kv_faults", "Internal faults while indexing a batch.", [r.faults for r in status.ranks]),
     ):

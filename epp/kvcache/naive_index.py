@@ -97,6 +97,33 @@ class NaiveIndex:
                 if not any(block.copies):
                     self._drop(state, hash_)
 
+    def assume(self, rank: int, prompt: Prompt, tokens: int, block_size: int) -> list[int]:
+        """Take the rank to hold the blocks of the prompt's first `tokens` tokens; stand-ins for new ones."""
+        state = self._ranks[rank]
+        state.block_sizes.add(block_size)
+        keys = self._keys.of_prompt(prompt.tokens[:tokens], prompt.namespace, block_size, prompt.media).tolist()
+        known = next((i for i, key in enumerate(keys) if not self._on_gpu(state, key)), len(keys))
+        for i in range(known, len(keys)):
+            if not self._on_gpu(state, keys[i]):
+                self._add(state, ~keys[i], keys[i], (i + 1) * block_size, Tier.GPU)
+        return [~key for key in keys[known:]]
+
+    def stand_ins(self, prompt: Prompt, tokens: int, block_size: int) -> list[int]:
+        """Stand-ins for the hashes of the prompt's first full blocks, held or not."""
+        keys = self._keys.of_prompt(prompt.tokens[:tokens], prompt.namespace, block_size, prompt.media)
+        return [~key for key in keys.tolist()]
+
+    def name(self, rank: int, prompt: Prompt, tokens: int, block_size: int, hash_: int) -> None:
+        """Name the last block of the prompt's first `tokens` tokens."""
+        self.assume(rank, prompt, tokens, block_size)
+        keys = self._keys.of_prompt(prompt.tokens[:tokens], prompt.namespace, block_size, prompt.media).tolist()
+        if keys:
+            self._add(self._ranks[rank], hash_, keys[-1], len(keys) * block_size, Tier.GPU)
+
+    @staticmethod
+    def _on_gpu(state: _Rank, key: int) -> bool:
+        return any(block.copies[Tier.GPU] for block in state.held.get(key, {}).values())
+
     def match(self, prompt: Prompt) -> Match:
         """Leading cached tokens per column, by a walk over every rank's blocks."""
         cached = np.zeros(max((rank.column + 1 for rank in self._ranks.values()), default=0), dtype=np.int64)
@@ -128,6 +155,8 @@ class NaiveIndex:
         if block is not None and block.key != key:  # a hash without its parent in it (SGLang before 0.5.6)
             self._drop(state, hash_)
             block = None
+        if hash_ >= 0 and tier is Tier.GPU and ~key in state.blocks:
+            self._drop(state, ~key)
         if block is None:
             block = state.blocks[hash_] = _Block(key, end)
             state.held.setdefault(key, {})[hash_] = block

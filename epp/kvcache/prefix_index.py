@@ -52,6 +52,19 @@ class BlockIndex(PrefixIndex, Protocol):
     def remove(self, rank: int, removed: Removed) -> None:
         """The rank holds one copy less of each block that it is known to hold."""
 
+    def assume(self, rank: int, prompt: Prompt, tokens: int, block_size: int) -> list[int]:
+        """Take the rank to hold the full blocks of the prompt's first `tokens` tokens.
+
+        Returns stand-ins for the hashes of those that it was not known to hold, in order; `remove` takes them. A
+        stand-in gives way to the engine's own hash when an event names the block.
+        """
+
+    def stand_ins(self, prompt: Prompt, tokens: int, block_size: int) -> list[int]:
+        """Stand-ins for the hashes of the full blocks of the prompt's first `tokens` tokens, held or not."""
+
+    def name(self, rank: int, prompt: Prompt, tokens: int, block_size: int, hash_: int) -> None:
+        """The engine's hash of the block that ends the prompt's first `tokens` tokens, all of which it holds."""
+
     def blocks(self, rank: int) -> int:
         """Entries of the rank: different blocks, counted once for each tier."""
 

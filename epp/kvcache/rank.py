@@ -1,16 +1,23 @@
 """What one rank says about its cache: its batches decoded, orphans parked, the index fed."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from epp.kvcache.assumed import Assumed, AssumedLimits
 from epp.kvcache.decoding import BatchDecoder
 from epp.kvcache.events import Event, Removed, Skip, Stored
 from epp.kvcache.prefix_index import BlockIndex
-from epp.prompts.prompt import Media
+from epp.prompts.namespace import namespace
+from epp.prompts.prompt import Media, Prompt
 
 _SLICE = 512
 """Blocks of one event that go into the index without a pause."""
+
+_RECENT = 16
+"""Reported prompts that are kept for events that come after them."""
 
 _SWEEP = 256
 """Entries of cleared ranks whose memory is taken back without a pause."""
@@ -40,16 +47,28 @@ class Rank:
         *,
         max_parked: int = 4096,
         on_adapter: Callable[[str], None] = lambda _name: None,
+        block_size: int = 16,
+        limits: AssumedLimits | None = None,
     ) -> None:
         self._index = index
         self._on_adapter = on_adapter
         self._rank = index.open(column)
+        self._block_size = block_size
+        self.assumed = Assumed(index, self._rank, limits or AssumedLimits())
+        self._recent: deque[tuple[Prompt, int]] = deque(maxlen=_RECENT)
         self._decoder = BatchDecoder()
         self._max_parked = max_parked
         self._parked: dict[int, list[Stored]] = {}
         self._parked_hashes: Counter[int] = Counter()
         self.counts = RankCounts()
         self.cleared_last = False
+        self.adopted = 0
+        """Chains with an unknown parent whose place a reported prompt revealed."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block: as events say, else as it was set."""
+        return self._decoder.block_size or self._block_size
 
     @property
     def blocks(self) -> int:
@@ -70,6 +89,20 @@ class Rank:
             for part in _parts(event):
                 self._event(part)
                 yield
+
+    def reported(self, prompt: Prompt, cached_tokens: int, now: float) -> None:
+        """The engine found `cached_tokens` tokens of `prompt` in its cache: they are there, known or not.
+
+        What it computed begins behind them, so a parked event with those very tokens shows its place.
+        """
+        cached_tokens -= cached_tokens % self.block_size
+        self.assumed.keep(prompt, cached_tokens, self.block_size, now)
+        self.assumed.refute(prompt, cached_tokens, self.block_size)
+        if cached_tokens:
+            self._recent.append((prompt, cached_tokens))
+            for parent, events in list(self._parked.items()):
+                if self._continues(events[0], prompt, cached_tokens):
+                    self._settle(parent, prompt, cached_tokens)
 
     def forget(self) -> None:
         """The rank started anew and holds nothing."""
@@ -105,6 +138,8 @@ class Rank:
         self._index.clear(self._rank)
         self._parked.clear()
         self._parked_hashes.clear()
+        self._recent.clear()
+        self.assumed.clear()
 
     def _store(self, stored: Stored) -> None:
         waiting = [stored]
@@ -112,21 +147,44 @@ class Rank:
             stored = waiting.pop()
             reason = self._index.store(self._rank, stored)
             if reason is Skip.ORPHAN:
-                self._park(stored)
+                waiting.extend(self._park(stored))
             elif reason is not None:
                 self.counts.skipped[reason] += 1
             elif self._parked:
                 for hash_ in stored.hashes:
                     waiting.extend(self._adopt(hash_))
 
-    def _park(self, stored: Stored) -> None:
+    def _park(self, stored: Stored) -> list[Stored]:
+        """Keep an orphan; it comes back at once when a prompt reported lately shows its place."""
         if stored.parent is None or len(stored.hashes) > self._max_parked:
-            return
+            return []
+        for prompt, cached_tokens in reversed(self._recent):
+            if self._continues(stored, prompt, cached_tokens):
+                self._index.name(self._rank, prompt, cached_tokens, stored.block_size, stored.parent)
+                self.adopted += 1
+                return [stored]
         self.counts.skipped[Skip.ORPHAN] += 1
         while self.parked + len(stored.hashes) > self._max_parked:
             self._adopt(next(iter(self._parked)))
         self._parked.setdefault(stored.parent, []).append(stored)
         self._parked_hashes.update(stored.hashes)
+        return []
+
+    def _continues(self, stored: Stored, prompt: Prompt, start: int) -> bool:
+        """Whether the event's tokens are those of the prompt from `start` on, for a block at least."""
+        tokens = prompt.tokens[start : start + len(stored.tokens)]
+        if len(tokens) < stored.block_size or stored.tokens[0] != tokens[0] or stored.block_size != self.block_size:
+            return False
+        beginning = namespace(stored.adapter) if stored.adapter or not prompt.namespace else "0:"
+        if not prompt.namespace.startswith(beginning):
+            return False
+        return np.array_equal(np.frombuffer(stored.tokens, dtype=np.uint32)[: len(tokens)], tokens)
+
+    def _settle(self, parent: int, prompt: Prompt, cached_tokens: int) -> None:
+        self._index.name(self._rank, prompt, cached_tokens, self.block_size, parent)
+        self.adopted += 1
+        for child in self._adopt(parent):
+            self._store(child)
 
     def _adopt(self, parent: int) -> list[Stored]:
         """Take the events that wait for `parent` out of the car park."""

@@ -6,7 +6,9 @@ the block before it has one.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +49,16 @@ class _Layer:
         self.runs: set[int] = set()
 
 
+class _Where(NamedTuple):
+    """Behind which block others are placed."""
+
+    forest: _Forest
+    run: Run | None
+    offset: int
+    blocks: int
+    """Blocks before them."""
+
+
 @dataclass(slots=True)
 class _Rank:
     column: int
@@ -78,6 +90,8 @@ class RunIndex:
         self._columns = 0
         self.entries = 0
         self.evicted = 0
+        self.confirmed = 0
+        """Stand-ins whose block an event has named since."""
 
     def open(self, column: int) -> int:
         """A new rank behind the endpoint of `column`, holding nothing."""
@@ -144,7 +158,8 @@ class RunIndex:
         if position % stored.block_size:
             return Skip.SHAPE
         keys = self._keys.chain(key, position, stored.tokens, stored.block_size, stored.media)
-        self._place_all(state, self._layer(rank, stored.tier), stored, keys, run, offset, position)
+        where = _Where(self._forest(stored.block_size), run, offset, position // stored.block_size)
+        self._place_all(state, self._layer(rank, stored.tier), stored.hashes, keys, where)
         if self.entries > self._max_blocks:
             self._evict()
         return None
@@ -155,6 +170,49 @@ class RunIndex:
         if layer is not None:
             for hash_ in removed.hashes:
                 self._remove(layer, hash_)
+
+    # What no event has said.
+
+    def assume(self, rank: int, prompt: Prompt, tokens: int, block_size: int) -> list[int]:
+        """Take the rank to hold the full blocks of the prompt's first `tokens` tokens.
+
+        Returns stand-ins for the hashes of those that it was not known to hold, in order; `remove` takes them. A
+        stand-in gives way to the engine's own hash when an event names the block.
+        """
+        keys, where = self._follow(rank, prompt, tokens, block_size)
+        stand_ins = [~key for key in keys]
+        if stand_ins:
+            self._place_all(self._ranks[rank], self._layer(rank, Tier.GPU), stand_ins, keys, where)
+            if self.entries > self._max_blocks:
+                self._evict()
+        return stand_ins
+
+    def stand_ins(self, prompt: Prompt, tokens: int, block_size: int) -> list[int]:
+        """Stand-ins for the hashes of the prompt's first full blocks, held or not."""
+        keys = self._keys.of_prompt(prompt.tokens[:tokens], prompt.namespace, block_size, prompt.media)
+        return [~key for key in keys.tolist()]
+
+    def name(self, rank: int, prompt: Prompt, tokens: int, block_size: int, hash_: int) -> None:
+        """The engine's hash of the block that ends the prompt's first `tokens` tokens, all of which it holds."""
+        self.assume(rank, prompt, tokens, block_size)
+        _, where = self._follow(rank, prompt, tokens, block_size)
+        if where.run is not None:
+            state = self._ranks[rank]
+            self._hold_one(state, self._layer(rank, Tier.GPU), where.forest, where.run, where.offset, hash_)
+
+    def _follow(self, rank: int, prompt: Prompt, tokens: int, block_size: int) -> tuple[list[int], _Where]:
+        """Keys of the blocks behind those that the rank holds without a hole, and where the held ones end."""
+        forest = self._forest(block_size)
+        keys = self._keys.of_prompt(prompt.tokens[:tokens], prompt.namespace, block_size, prompt.media)
+        slot = self._layer(rank, Tier.GPU).slot
+        where = _Where(forest, None, _NOWHERE, 0)
+        for run, matched in follow(forest.heads, keys.data):
+            length = min(run.held.get(slot, 0), matched)
+            if length:
+                where = _Where(forest, run, length - 1, where.blocks + length)
+            if length < matched:
+                break
+        return keys[where.blocks :].tolist(), where
 
     # Lookup.
 
@@ -182,17 +240,10 @@ class RunIndex:
     # Places.
 
     def _place_all(
-        self,
-        state: _Rank,
-        layer: _Layer,
-        stored: Stored,
-        keys: list[int],
-        run: Run | None,
-        offset: int,
-        position: int,
+        self, state: _Rank, layer: _Layer, hashes: Sequence[int], keys: Sequence[int], where: "_Where"
     ) -> None:
         """Give each block its place: along the run, in the run that begins with it, at the run's end, in a new run."""
-        forest = self._forest(stored.block_size)
+        forest, run, offset = where.forest, where.run, where.offset
         done = 0
         while done < len(keys):
             along = run.common(offset + 1, keys, done) if run is not None else 0
@@ -205,13 +256,13 @@ class RunIndex:
                 if run is not None and offset + 1 == len(run.keys):
                     run.keys.extend(keys[done:])
                 else:
-                    run, offset = self._new_run(forest, position // stored.block_size + done, keys[done:]), _NOWHERE
+                    run, offset = self._new_run(forest, where.blocks + done, keys[done:]), _NOWHERE
             assert run is not None
-            self._hold(state, layer, forest, run, offset + 1, stored.hashes[done : done + along])
+            self._hold(state, layer, forest, run, offset + 1, hashes[done : done + along])
             offset += along
             done += along
 
-    def _hold(self, state: _Rank, layer: _Layer, forest: _Forest, run: Run, start: int, hashes: list[int]) -> None:
+    def _hold(self, state: _Rank, layer: _Layer, forest: _Forest, run: Run, start: int, hashes: Sequence[int]) -> None:
         count, places = len(hashes), layer.places
         length = run.held.get(layer.slot)
         plain = len(state.layers) == 1 and run.islands is None and (length or 0) == start
@@ -236,8 +287,13 @@ class RunIndex:
         if hash_ in layer.places:
             layer.copies[hash_] = layer.copies.get(hash_, 0) + 1
             return
+        held = run.holds(layer.slot, offset)
+        if held and hash_ < 0:
+            return
         layer.places[hash_] = place
-        if run.holds(layer.slot, offset):
+        if held and layer.places.pop(~run.keys[offset], None) is not None:
+            self.confirmed += 1
+        elif held:
             layer.hashes[place] = layer.hashes.get(place, 0) + 1
         else:
             run.hold(layer.slot, offset, 1)
@@ -301,7 +357,7 @@ class RunIndex:
             self._release(fullest, place)
             self.evicted += 1
 
-    def _new_run(self, forest: _Forest, start: int, keys: list[int]) -> Run:
+    def _new_run(self, forest: _Forest, start: int, keys: Sequence[int]) -> Run:
         self._next_run += 1
         run = Run(self._next_run, start, keys)
         self._runs[run.id] = (run, forest)

@@ -12,12 +12,23 @@ class RankStatus:
     rank: int
     source: str
     connected: bool
+    confidence: float
+    """How sure we are of what it holds, 0 to 1."""
+    why: str
+    """What is wrong when the confidence is less than 1."""
     complete: bool
     """Whether every batch since the publisher's start or last clearing is known."""
     idle_seconds: float | None
     """Seconds since the last live message; None before the first."""
     sequence: int | None
+    block_size: int
     blocks: int
+    assumed: int
+    """Blocks taken to be held before an event said so."""
+    expired: int
+    """Assumed blocks that no event named in time, or that the worker must have evicted."""
+    adopted: int
+    """Chains with an unknown parent that a reported prompt put in place."""
     parked: int
     waiting: int
     messages: int

@@ -11,7 +11,7 @@ from epp.endpoints.endpoint import Endpoint, HostPort, Role
 from epp.endpoints.metrics import EngineMetrics, EngineView
 from epp.endpoints.pool import Pool, PoolSnapshot
 from epp.kvcache.prefix_index import PrefixIndex
-from epp.prompts.prompt import Request
+from epp.prompts.prompt import Prompt, Request
 from epp.scheduling.candidates import Candidates, Header, no_header
 from epp.scheduling.disaggregation import Disaggregation
 from epp.scheduling.eligible import Eligible, NoEndpointError
@@ -62,6 +62,10 @@ class _Prefill:
     choice: Choice
 
 
+def _nobody_hears(_column: int, _prompt: Prompt) -> None:
+    """Picks are told to nobody."""
+
+
 class Scheduler:
     """Chooses among the pool's endpoints with one policy, and keeps the load and rates that the choice needs."""
 
@@ -77,7 +81,9 @@ class Scheduler:
         suspended: Callable[[], Collection[HostPort]] = frozenset,
         disaggregation: Disaggregation | None = None,
         slow_start_seconds: float = 0.0,
+        picked: Callable[[int, Prompt], None] = _nobody_hears,
     ) -> None:
+        """`picked` hears the column and the prompt of every pick."""
         self._pool = pool
         self._index = index
         self.policy = policy
@@ -85,6 +91,7 @@ class Scheduler:
         self._clock = clock
         self._fallbacks = fallbacks
         self._usual_prefill = 0.0
+        self._picked = picked
         self._slow_start = slow_start_seconds
         self._young: dict[int, float] = {}
         self._eligible = Eligible(suspended)
@@ -175,6 +182,9 @@ class Scheduler:
         reservation = self.load.reserve(int(candidates.columns[choice.best]), work, prefill=first)
         seconds = work.prefill_seconds if first is None else first.work.prefill_seconds
         self._usual_prefill += _SMOOTHING * (seconds - self._usual_prefill)
+        for reserved in (first, reservation):
+            if reserved is not None:
+                self._picked(reserved.column, request.prompt)
         return Pick(self._decision(request, snapshot, candidates, choice, prefill), reservation)
 
     def move(self, pick: Pick, request: Request, served: HostPort) -> None:

@@ -220,7 +220,7 @@ async def test_an_endpoint_that_leaves_takes_its_blocks_along(world, publisher):
     other = replace(endpoint(publisher, 0), uid="another pod")
     publisher.publish(batch(CLEARED))
     world.pool.replace([other])
-    await world.until(lambda: world.knowledge.status().ranks[0].batches >= 2)
+    await world.until(lambda: world.knowledge.status().ranks[0].cleared == 1)
     assert world.cached() == [0]
 
 
@@ -233,6 +233,48 @@ async def test_endpoints_are_told_apart(world, publisher):
         await world.until_cached(8, 12)
     finally:
         other.close()
+
+
+async def test_a_picker_that_starts_late_without_replay_learns_from_reports(world, publisher):
+    world.follow(publisher, replay=False)
+    await live(world, publisher, batch(stored([12, 13], [*TOKENS[8:], 1, 7, 7, 7], parent=11)))
+    await world.until(lambda: world.knowledge.status().ranks[0].parked == 2)
+    status = world.knowledge.status().ranks[0]
+    assert status.confidence < 0.1
+    assert "before we came" in status.why
+    world.knowledge.reported(0, endpoint(publisher, 0, replay=False), PROMPT, 8)
+    assert world.cached() == [12]
+    assert world.knowledge.status().ranks[0].adopted == 1
+
+
+async def test_equal_prompts_find_each_other_before_the_event_comes(world, publisher):
+    world.follow(publisher)
+    await live(world, publisher, batch(stored([90], [0, 0, 0, 0])))
+    await world.until(lambda: world.knowledge.status().ranks[0].blocks == 1)
+    world.knowledge.picked(0, PROMPT)
+    assert world.cached() == [12]
+    publisher.publish(batch(stored([1, 2, 3], TOKENS)))
+    await world.until(lambda: world.knowledge.status().ranks[0].stored == 4)
+    assert world.cached() == [12]
+    publisher.publish(batch(removed([3])))
+    await world.until_cached(8)
+    assert world.knowledge.status().ranks[0].confidence == 1
+
+
+async def test_without_events_our_own_picks_are_what_is_known():
+    pool = Pool()
+    knowledge = KvKnowledge(pool=pool, index=RunIndex(PrefixKeys()), events=False, block_size=4)
+    await knowledge.start()
+    try:
+        worker = Endpoint(name="w", address="127.0.0.1", port=1, events_port=9)
+        pool.replace([worker])
+        knowledge.picked(0, PROMPT)
+        assert knowledge.index.match(PROMPT).cached_tokens.tolist() == [12]
+        assert not knowledge.status().ranks[0].connected
+        pool.replace([])
+        assert knowledge.index.match(PROMPT).cached_tokens.tolist() == []
+    finally:
+        await knowledge.stop()
 
 
 async def test_operators_see_the_streams_in_metrics(world, publisher):

@@ -26,8 +26,10 @@ variants = st.sampled_from([0, 0, 0, 1])
 store = st.tuples(st.just("store"), ranks, tiers, chains, st.integers(0, 6), variants)
 move = st.tuples(st.just("move"), ranks, tiers, chains, st.integers(0, 6), variants)
 remove = st.tuples(st.just("remove"), ranks, tiers, chains, st.integers(0, 6), variants)
+assume = st.tuples(st.just("assume"), ranks, st.none(), chains, st.integers(0, 14))
+name = st.tuples(st.just("name"), ranks, st.none(), chains, variants)
 clear = st.tuples(st.sampled_from(["clear", "reopen", "sweep"]), ranks)
-operations = st.lists(st.one_of(store, store, store, remove, remove, move, clear), max_size=60)
+operations = st.lists(st.one_of(store, store, store, remove, remove, move, clear, assume, name), max_size=60)
 
 
 def content(chain: list[int], i: int) -> tuple[int, ...]:
@@ -74,6 +76,17 @@ class Both:
 
     def remove(self, i, index, rank, tier, chain, first, variant):
         index.remove(self.ranks[i][rank], Removed(hashes(chain, variant)[first : first + 2], tier))
+
+    def assume(self, i, index, rank, _, chain, tokens):
+        stand_ins = index.assume(self.ranks[i][rank], prompt(chain), tokens, BLOCK)
+        if tokens % 3 == 0:
+            index.remove(self.ranks[i][rank], Removed(stand_ins[-2:]))
+        return stand_ins
+
+    def name(self, i, index, rank, _, chain, variant):
+        if chain:
+            tokens = len(chain) * BLOCK
+            index.name(self.ranks[i][rank], prompt(chain), tokens, BLOCK, hashes(chain, variant)[-1])
 
     def clear(self, i, index, rank):
         index.clear(self.ranks[i][rank])
@@ -185,6 +198,29 @@ def test_workers_may_have_different_block_sizes(index):
     index.store(index.open(2), stored([1, 2, 3], TOKENS[:6], block_size=2))
     assert cached(index, TOKENS) == [8, 8, 6]
     assert cached(index, TOKENS[:8]) == [4, 0, 6]
+
+
+def test_an_assumed_block_gives_way_to_the_one_that_an_event_names(index):
+    rank = index.open(0)
+    prompt = Prompt(tokens=np.array(TOKENS, dtype=np.uint32))
+    stand_ins = index.assume(rank, prompt, 16, 4)
+    assert len(stand_ins) == 4
+    assert cached(index, [*TOKENS, 1]) == [16]
+    index.store(rank, stored([1, 2], TOKENS[:8]))
+    index.remove(rank, Removed(stand_ins))
+    assert cached(index, TOKENS) == [8]
+    index.remove(rank, Removed([2]))
+    assert cached(index, TOKENS) == [4]
+    assert index.assume(rank, prompt, 4, 4) == []
+
+
+def test_a_chain_goes_on_behind_a_block_that_was_named(index):
+    rank = index.open(0)
+    index.name(rank, Prompt(tokens=np.array(TOKENS, dtype=np.uint32)), 8, 4, 77)
+    assert index.store(rank, stored([78], TOKENS[8:12], parent=77)) is None
+    assert cached(index, TOKENS) == [12]
+    index.remove(rank, Removed([77]))
+    assert cached(index, TOKENS) == [4]
 
 
 def test_ranks_behind_one_endpoint_count_once(index):

@@ -1,0 +1,104 @@
+"""One endpoint whose cache is followed: its rank, its stream where it has one, and how sure we are."""
+
+import time
+from dataclasses import dataclass
+
+from epp.endpoints.endpoint import Endpoint
+from epp.kvcache.rank import Rank
+from epp.kvcache.sequence import SequenceCounts
+from epp.kvcache.status import RankStatus
+from epp.kvcache.stream import Stream, StreamCounts
+from epp.prompts.prompt import Prompt
+
+_UNHEALED = 0.9
+"""Confidence of a rank of which we missed something never grows beyond this."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """A rank without a stream is known by our own picks alone."""
+
+    endpoint: Endpoint
+    rank: Rank
+    stream: Stream | None
+    worker_blocks: int
+    source: str = ""
+
+    def picked(self, prompt: Prompt, now: float) -> None:
+        """`prompt` is on its way there."""
+        if self.stream is None:
+            self.rank.assumed.keep(prompt, len(prompt.tokens), self.rank.block_size, now)
+        else:
+            self.rank.assumed.expect(prompt, self.rank.block_size, now)
+
+    def reported(self, prompt: Prompt, cached_tokens: int, now: float) -> None:
+        """The engine said how much of `prompt` it had in its cache, and has all of it now."""
+        if self.stream is None:
+            self.rank.assumed.keep(prompt, len(prompt.tokens), self.rank.block_size, now)
+        elif not self.stream.sequence.complete:
+            self.rank.reported(prompt, cached_tokens, now)
+
+    def close(self) -> None:
+        """Forget the endpoint."""
+        if self.stream is not None:
+            self.stream.close()
+        else:
+            self.rank.close()
+
+    def confidence(self) -> tuple[float, str]:
+        """How sure we are of what the rank holds, 0 to 1, and what is wrong when it is less than 1."""
+        if self.stream is None:
+            return 0.3, "no KV events: guessed from our own picks"
+        sequence = self.stream.sequence
+        if not self.stream.connected:
+            return (0.5, "publisher is not connected") if sequence.last is not None else (0.0, "never connected")
+        if sequence.replaying:
+            return 0.5, "a replay runs"
+        if sequence.complete:
+            return 1.0, ""
+        seen = min(1.0, self.rank.counts.stored / self.worker_blocks)
+        why = (
+            f"{sequence.counts.lost} batches lost" if sequence.counts.lost else "events from before we came are unknown"
+        )
+        return round(_UNHEALED * seen, 2), why
+
+    def status(self) -> RankStatus:
+        """What is known of the rank."""
+        stream = self.stream.counts if self.stream else StreamCounts()
+        sequence = self.stream.sequence.counts if self.stream else SequenceCounts()
+        events, assumed = self.rank.counts, self.rank.assumed.counts
+        last = self.stream.last_message_at if self.stream else None
+        confidence, why = self.confidence()
+        return RankStatus(
+            endpoint=self.endpoint.name,
+            rank=self.endpoint.rank,
+            source=self.source,
+            connected=self.stream is not None and self.stream.connected,
+            confidence=confidence,
+            why=why,
+            complete=self.stream is not None and self.stream.sequence.complete,
+            idle_seconds=None if last is None else time.monotonic() - last,
+            sequence=self.stream.sequence.last if self.stream else None,
+            block_size=self.rank.block_size,
+            blocks=self.rank.blocks,
+            assumed=assumed.assumed,
+            expired=assumed.expired,
+            adopted=self.rank.adopted,
+            parked=self.rank.parked,
+            waiting=self.stream.waiting if self.stream else 0,
+            messages=stream.messages,
+            bad_frames=stream.bad_frames,
+            batches=sequence.applied,
+            replayed=sequence.replayed,
+            lost=sequence.lost,
+            repeated=sequence.repeated,
+            restarts=sequence.restarts,
+            replays=sequence.replays,
+            replays_failed=sequence.replays_failed,
+            stored=events.stored,
+            removed=events.removed,
+            cleared=events.cleared,
+            full_queues=stream.full_queues,
+            faults=stream.faults,
+            skipped={str(reason): count for reason, count in events.skipped.items()},
+        )
