@@ -8,9 +8,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from epp.extproc.transport.choice import Transport
+from epp.extproc.transport.choice import Transport, transport_for
 from epp.scheduling.outcome import Ending
-from epp.settings import TransportName
+from epp.settings import Settings, TransportName
 
 from .grpc_gateway import METHOD, Gateway, served, settled
 from .world import (
@@ -123,6 +123,24 @@ async def test_bytes_that_are_no_message_end_their_stream_only(world: World, cha
     whole = Gateway(channel)
     await whole.send(request_headers(end=True))
     assert destination((await whole.answers(1))[0])[0]
+
+
+async def test_bytes_that_are_no_http2_harm_no_one_else(world: World, carrier: TransportName) -> None:
+    settings = Settings(host="127.0.0.1", grpc_port=0, transport=carrier, secure_serving=False)
+    transport = transport_for(settings, world.servicer.serve)
+    port = await transport.start()
+    try:
+        for junk in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", bytes(range(256)) * 40):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(junk)
+            await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            gateway = Gateway(channel)
+            await gateway.send(request_headers(end=True))
+            assert destination((await gateway.answers(1))[0])[0]
+    finally:
+        await transport.stop()
 
 
 async def test_drain_lets_a_running_stream_finish_and_takes_no_new_one(
