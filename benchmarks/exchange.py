@@ -2,11 +2,12 @@
 
 The picker runs the policy `round-robin` without a tokenizer: nothing of what it costs is understanding a prompt. The
 same Envoy configuration stands before each server; a client of its own process puts on the load; CPU is that of the
-server's process, all threads, from /proc.
+server's process, all threads, from /proc. EPP_TRANSPORT says which carrier ours uses.
 """
 
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -142,6 +143,7 @@ def running_bench(folder: Path, worker_port: int) -> Iterator[Bench]:
     endpoints = folder / "endpoints.json"
     endpoints.write_text(json.dumps({"endpoints": [{"name": "w", "address": "127.0.0.1", "ports": [worker_port]}]}))
     settings = {"EPP_ENDPOINTS_FILE": str(endpoints), "EPP_POLICY": "round-robin", "EPP_KV_EVENTS": "false"}
+    settings |= {name: os.environ[name] for name in ("EPP_TRANSPORT",) if name in os.environ}
     with (
         running_picker(settings, folder) as picker,
         _listening([sys.executable, "-m", "benchmarks.noop_ext_proc"], folder / "noop.log") as (pid, port),

@@ -73,15 +73,15 @@ def version_flags() -> str:
 
 def build() -> Path:
     """The API server's binary; the first build takes about eight CPU-minutes."""
-    return _built("kubeserver", SERVER, version_flags())
+    return built("kubeserver", SERVER, version_flags())
 
 
 def renderer() -> Path:
     """The binary that renders kustomize folders and Helm charts."""
-    return _built("render", RENDER, "-s -w")
+    return built("render", RENDER, "-s -w")
 
 
-def _built(name: str, source: Path, linker_flags: str) -> Path:
+def built(name: str, source: Path, linker_flags: str) -> Path:
     """The path of a binary; built when the cache has none. Two builds at once wait for each other."""
     target = cache_dir() / f"{name}-{_key(source)}"
     with _locked(name):

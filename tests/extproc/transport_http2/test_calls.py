@@ -1,12 +1,15 @@
 """Whole calls over sockets, with gRPC's C core as the client."""
 
 import asyncio
+import gc
 
 import grpc
 import grpc.aio
 import pytest
 
+from epp.extproc.transport.http2.call import Call
 from epp.extproc.transport.http2.limits import Limits
+from epp.extproc.transport.http2.stream import Stream
 
 from .conftest import METHOD, Echo, Serving, calling, eventually
 
@@ -166,3 +169,16 @@ async def test_what_outlasts_the_drain_is_cancelled(echo: Echo, serving: Serving
         await transport.drain(0.05)
         assert echo.ended == ["CancelledError"]
         assert await call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_streams_that_the_gateway_resets_leave_nothing_behind(echo: Echo, serving: Serving):
+    _, port = await serving()
+    async with calling(port) as channel:
+        for _ in range(100):
+            call = channel.stream_stream(METHOD)()
+            await call.write(b"x")
+            assert await call.read() == b"x"
+            call.cancel()
+        await eventually(lambda: len(echo.ended) == 100)
+        gc.collect()
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, Call | Stream)]

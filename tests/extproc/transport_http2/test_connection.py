@@ -66,7 +66,8 @@ def test_an_answer_before_the_end_of_the_request_tells_the_peer_to_stop():
     peer.respond(call.stream)
     assert reset_codes(peer.answers()) == [(1, ErrorCode.NO_ERROR)]
     # What crosses the end does no harm.
-    peer.send(data(1, b"late"), frames.rst_stream(1, ErrorCode.CANCEL), frames.window_update(1, 5), peer.headers(1))
+    peer.send(data(1, b"late"), frames.rst_stream(1, ErrorCode.CANCEL), frames.window_update(1, 5))
+    peer.send(peer.headers(1, [("a", "b")], end=True))
     assert peer.answers() == []
     assert peer.connection.fault is None
 

@@ -5,9 +5,9 @@ It does no I/O. A peer that breaks the protocol or a limit loses its connection 
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from epp.extproc.transport.http2 import frames
+from epp.extproc.transport.http2.blocks import HeaderBlock, HeaderBlocks
 from epp.extproc.transport.http2.errors import ErrorCode, H2ConnectionError, H2StreamError
 from epp.extproc.transport.http2.flood import RateLimit
 from epp.extproc.transport.http2.frames import FrameReader, FrameType, SettingCode
@@ -26,22 +26,10 @@ _GOAWAY_SIZE = 8
 _PRIORITY_SIZE = 5
 _REMEMBERED = 1024
 """Ended streams remembered, to tell a peer's mistakes from frames that crossed ours."""
-_CONTINUATIONS = 32
 _EARNED = 4
 """Control frames that the peer may send for each time we sent on a stream: window updates, a reset, a ping."""
 _DRAIN_PING = b"epp-gone"
 _ALIVE_PING = b"epp-ping"
-
-
-@dataclass(slots=True)
-class _HeaderBlock:
-    """A header block that is not whole yet."""
-
-    stream_id: int
-    ends: bool
-    self_dependent: bool
-    fragment: bytes
-    continuations: int = 0
 
 
 class Connection:
@@ -70,7 +58,7 @@ class Connection:
         self._highest_id = 0
         self._served_id = 0
         self._drained = False
-        self._block: _HeaderBlock | None = None
+        self._blocks = HeaderBlocks(2 * limits.header_bytes)
         self._ended: OrderedDict[int, bool] = OrderedDict()
         self._control = RateLimit(limits.control_frames_per_second, limits.control_burst, clock)
         self._resets = RateLimit(limits.early_resets_per_second, limits.reset_burst, clock)
@@ -178,7 +166,8 @@ class Connection:
     def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if not self._peer_settings_in and (kind != FrameType.SETTINGS or flags & frames.ACK):
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame must be SETTINGS")
-        if self._block is not None and (kind != FrameType.CONTINUATION or stream_id != self._block.stream_id):
+        block = self._blocks.unfinished
+        if block is not None and (kind != FrameType.CONTINUATION or stream_id != block.stream_id):
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block must not be interrupted")
         handler = self._handlers.get(kind)
         if handler is None:
@@ -230,30 +219,16 @@ class Connection:
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
             raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "HEADERS on a stream that no client opens")
-        fragment = frames.without_padding(payload, flags)
-        self_dependent = False
-        if flags & frames.PRIORITY:
-            self_dependent = frames.depends_on(fragment) == stream_id
-            fragment = fragment[_PRIORITY_SIZE:]
-        block = _HeaderBlock(stream_id, bool(flags & frames.END_STREAM), self_dependent, fragment)
-        if flags & frames.END_HEADERS:
+        block = self._blocks.begin(flags, stream_id, payload)
+        if block is not None:
             self._on_header_block(block)
-        else:
-            self._block = block
 
     def _on_continuation(self, flags: int, _stream_id: int, payload: bytes) -> None:
-        block = self._block
-        if block is None:
-            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
-        block.fragment += payload
-        block.continuations += 1
-        if block.continuations > _CONTINUATIONS or len(block.fragment) > 2 * self._limits.header_bytes:
-            raise H2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "header block without end")
-        if flags & frames.END_HEADERS:
-            self._block = None
+        block = self._blocks.add(flags, payload)
+        if block is not None:
             self._on_header_block(block)
 
-    def _on_header_block(self, block: _HeaderBlock) -> None:
+    def _on_header_block(self, block: HeaderBlock) -> None:
         stream = self.streams.get(block.stream_id)
         if stream is not None:
             self._on_trailers(stream, block)
@@ -261,15 +236,19 @@ class Connection:
             self._highest_id = block.stream_id
             self._open(block)
         else:
-            self._decoder.skip(block.fragment)
-            self._count_control()
-            by_peer = self._ended.get(block.stream_id)
-            if by_peer is None:
-                raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "stream id lower than one before")
-            if by_peer:
-                raise H2ConnectionError(ErrorCode.STREAM_CLOSED, "HEADERS on a closed stream")
+            self._on_late_block(block)
 
-    def _open(self, block: _HeaderBlock) -> None:
+    def _on_late_block(self, block: HeaderBlock) -> None:
+        """A header block for a stream that is not open: trailers that crossed our end of it, or a mistake."""
+        self._count_control()
+        by_peer = self._ended.get(block.stream_id)
+        if by_peer is None:
+            raise H2ConnectionError(ErrorCode.PROTOCOL_ERROR, "stream id lower than one before")
+        if by_peer:
+            raise H2ConnectionError(ErrorCode.STREAM_CLOSED, "HEADERS on a closed stream")
+        self._decoder.trailers(block.fragment)
+
+    def _open(self, block: HeaderBlock) -> None:
         head = self._decoder.request(block.fragment)
         if self.closing:
             self._remember(block.stream_id, by_peer=False)
@@ -292,7 +271,7 @@ class Connection:
         if block.ends:
             self._half_close(stream)
 
-    def _on_trailers(self, stream: Stream, block: _HeaderBlock) -> None:
+    def _on_trailers(self, stream: Stream, block: HeaderBlock) -> None:
         if stream.remote_closed:
             self._decoder.skip(block.fragment)
             raise H2StreamError(ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM")
