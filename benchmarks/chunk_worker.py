@@ -15,11 +15,7 @@ async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     piece = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
     try:
         while head := (await reader.readuntil(b"\r\n\r\n")).lower():
-            if b"transfer-encoding: chunked" in head:
-                await _skip_chunked(reader)
-            else:
-                length = head.partition(b"content-length:")[2].split(b"\r\n", 1)[0]
-                await reader.readexactly(int(length or 0))
+            await skip_body(reader, head)
             writer.write(HEAD)
             for _ in range(int(head.split(b" ", 2)[1].removeprefix(b"/"))):
                 writer.write(piece)
@@ -29,7 +25,13 @@ async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
         writer.close()
 
 
-async def _skip_chunked(reader: asyncio.StreamReader) -> None:
+async def skip_body(reader: asyncio.StreamReader, head: bytes) -> None:
+    """Read the body that follows `head`."""
+    lowered = head.lower()
+    if b"transfer-encoding: chunked" not in lowered:
+        length = lowered.partition(b"content-length:")[2].split(b"\r\n", 1)[0]
+        await reader.readexactly(int(length or 0))
+        return
     while size := int(await reader.readline(), 16):
         await reader.readexactly(size + 2)
     await reader.readline()

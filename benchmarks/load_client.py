@@ -48,10 +48,15 @@ async def _answer(reader: asyncio.StreamReader) -> None:
     await reader.readline()
 
 
-def chat_request(size: int, destination: str, path: str = "/v1/chat/completions") -> bytes:
-    """A chat whose body has about `size` bytes; the destination is what a picker that decides nothing lets stand."""
+def chat_body(size: int) -> bytes:
+    """A chat of about `size` bytes; a longer one begins like a shorter one."""
     text = " ".join(f"word{i % 977}" for i in range(size // 8 + 1))[: max(size - 90, 1)]
-    body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": text}]}).encode()
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
+
+
+def chat_request(size: int, destination: str, path: str = "/v1/chat/completions") -> bytes:
+    """The whole request; the destination is what a picker that decides nothing lets stand."""
+    body = chat_body(size)
     head = (
         f"POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
         "user-agent: bench/1\r\naccept: */*\r\nauthorization: Bearer none\r\n"

@@ -20,6 +20,8 @@ class Eligible:
         self._prefill: Sequence[int] = ()
         self._encode: Sequence[int] = ()
         self._several_ranks: frozenset[int] = frozenset()
+        self.split = False
+        """Whether prefill and decoding have workers of their own, in the pool of the last `decode`."""
 
     def decode(
         self, snapshot: PoolSnapshot, subset: Collection[str] | None, avoid: Collection[HostPort]
@@ -53,6 +55,7 @@ class Eligible:
         decode = [i for i, each in enumerate(roles) if Role.DECODE in each]
         self._decode = range(len(roles)) if len(decode) == len(roles) else decode
         self._prefill = [i for i, each in enumerate(roles) if Role.PREFILL in each and Role.DECODE not in each]
+        self.split = bool(self._prefill) or any(Role.PREFILL not in roles[i] for i in decode)
         self._encode = [i for i, each in enumerate(roles) if each == frozenset({Role.ENCODE})]
         ids = [each.instance_id for each in snapshot.endpoints if each.instance_id is not None]
         self._several_ranks = frozenset(one for one in set(ids) if ids.count(one) > 1) if ids else frozenset()

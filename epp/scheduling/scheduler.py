@@ -131,7 +131,7 @@ class Scheduler:
             raise NoEndpointError("no ready endpoint that decodes, in what the gateway allows")
         candidates = self._candidates(request, snapshot, positions, header)
         prefill = None
-        if self._disaggregation is not None:
+        if self._disaggregation is not None and self._eligible.split:
             prefill = self._prefill(self._disaggregation, request, snapshot, candidates, avoid)
             if prefill is not None:
                 # The prompt comes over the network: what is cached or queued here for prefill matters no more.
