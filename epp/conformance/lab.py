@@ -84,10 +84,14 @@ class Lab:
         shape: Shape = Shape.ENVOY,
         subset: list[str] | None = None,
     ) -> Half:
-        """Like `ask`. Raises FailedError when the request is not routed."""
+        """Like `ask`. Raises FailedError when the request is not routed to an endpoint."""
         half = await self.ask(request, modes=modes, shape=shape, subset=subset)
         picked.routed(half)
         return half
+
+    async def passed_on(self, request: HttpRequest) -> Half:
+        """Like `ask`. Raises FailedError when the proxy could not send the request on, to wherever."""
+        return picked.completed(await self.ask(request))
 
     def chat(self, size: int = 0, *, messages: int = 1, empty_end: bool = False, trailers: bool = False) -> HttpRequest:
         """A chat request of at least `size` bytes, its body cut into `messages`, and maybe an empty last one."""

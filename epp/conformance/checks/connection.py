@@ -49,7 +49,7 @@ async def alpn(lab: Lab) -> None:
 )
 async def large_message(lab: Lab) -> None:
     request = lab.chat(_LARGE)
-    half = await lab.routed(request)
+    half = await lab.passed_on(request)
     if half.sent_on("request_body") != request.body:
         raise FailedError(f"{half}; {len(half.sent_on('request_body'))} of {len(request.body)} bytes came back")
 
@@ -64,7 +64,7 @@ async def parallel_streams(lab: Lab) -> None:
     requests = [lab.chat(1000 + 37 * number, messages=2) for number in range(_PARALLEL)]
     halves = await asyncio.gather(*(lab.ask(request) for request in requests))
     for request, half in zip(requests, halves, strict=True):
-        picked.routed(half)
+        picked.completed(half)
         if half.sent_on("request_body") != request.body:
             raise FailedError(f"{half}; the body that came back is not the one that was sent")
 
@@ -79,9 +79,9 @@ async def long_answers(lab: Lab) -> None:
     async with AsyncExitStack() as stack:
         exchanges = [await stack.enter_async_context(lab.exchange()) for _ in range(_PARALLEL)]
         for exchange in exchanges:
-            picked.routed(await exchange.request(lab.chat(500)))
+            picked.completed(await exchange.request(lab.chat(500)))
             await exchange.stream.send(messages.response_headers(HttpResponse(chunks=(b"x",))))
-        await lab.routed(get())
+        await lab.passed_on(get())
 
 
 @check(
@@ -94,8 +94,8 @@ async def broken_stream_alone(lab: Lab) -> None:
     async with lab.exchange() as bystander, lab.stream() as broken:
         await broken.send(b"\xff\xff\xff\xff")
         await broken.next()
-        picked.routed(await bystander.request(lab.chat(messages=2)))
-    await lab.routed(get())
+        picked.completed(await bystander.request(lab.chat(messages=2)))
+    await lab.passed_on(get())
 
 
 @check(
@@ -111,10 +111,10 @@ async def client_left(lab: Lab) -> None:
             await exchange.begin(request, pieces=pieces)
     for chunk in (b"", b'data: {"choices":[]}\n\n'):
         async with lab.exchange() as exchange:
-            picked.routed(await exchange.request(request))
+            picked.completed(await exchange.request(request))
             await exchange.stream.send(messages.response_headers(HttpResponse(chunks=(b"x",))))
             await exchange.stream.send(messages.response_body(chunk, end=False))
-    await lab.routed(request)
+    await lab.passed_on(request)
 
 
 @check(

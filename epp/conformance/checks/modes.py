@@ -135,7 +135,7 @@ async def response_buffered(lab: Lab) -> None:
 
 async def _answered(lab: Lab, modes: Modes) -> Half:
     async with lab.exchange(modes=modes) as exchange:
-        picked.routed(await exchange.request(lab.chat(2000)))
+        picked.completed(await exchange.request(lab.chat(2000)))
         half = await exchange.respond(_JSON_ANSWER)
     return picked.completed(half)
 

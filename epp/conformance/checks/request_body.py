@@ -26,7 +26,7 @@ async def _bodies(lab: Lab) -> list[tuple[HttpRequest, Half]]:
         lab.chat(300_000, empty_end=True),
         lab.chat(1_000_000, messages=61),
     ]
-    return [(request, await lab.routed(request)) for request in requests]
+    return [(request, await lab.passed_on(request)) for request in requests]
 
 
 def _same(request: HttpRequest, half: Half) -> None:
@@ -55,7 +55,7 @@ async def streamed_response(lab: Lab) -> None:
         for body in half.bodies("request_body"):
             if body.response.body_mutation.WhichOneof("mutation") != "streamed_response":
                 raise FailedError(f"{half}; a body answer is no streamed_response")
-        picked.routed(half)
+        picked.completed(half)
 
 
 @check(
@@ -71,7 +71,7 @@ async def order(lab: Lab) -> None:
             raise FailedError(f"{half}; not all of them answer the request")
         if half.kinds != sorted(half.kinds, key=_ORDER.index) or half.kinds.count("request_headers") != 1:
             raise FailedError(f"{half}, in that order")
-        picked.routed(half)
+        picked.completed(half)
 
 
 @check(
@@ -110,7 +110,7 @@ async def one_end(lab: Lab) -> None:
 )
 async def piece_size(lab: Lab) -> None:
     for request in (lab.chat(300_000, empty_end=True), lab.chat(300_000, messages=3)):
-        half = await lab.routed(request)
+        half = await lab.passed_on(request)
         sizes = [len(piece.body) for piece in half.pieces("request_body")]
         if max(sizes, default=0) > MAX_PIECE:
             raise FailedError(f"{half}; a piece of {max(sizes)} bytes")
@@ -124,10 +124,10 @@ async def piece_size(lab: Lab) -> None:
 )
 async def ends_by_trailers(lab: Lab) -> None:
     request = lab.chat(3000, messages=2, trailers=True)
-    _same(request, await lab.routed(request))
+    _same(request, await lab.passed_on(request))
     bodyless = await lab.ask(HttpRequest(headers=_JSON, trailers=True))
     if bodyless.immediate is None:
-        picked.routed(bodyless)
+        picked.completed(bodyless)
 
 
 @check(
@@ -140,7 +140,7 @@ async def repeated_end(lab: Lab) -> None:
     request = lab.chat(100_000, messages=3)
     async with lab.exchange() as exchange:
         half = await exchange.request(request)
-        picked.routed(half)
+        picked.completed(half)
         again = await exchange.repeat_end(request.chunks[-1])
     bodies = half.sent_on("request_body") + again.sent_on("request_body")
     if not again.complete:
@@ -160,7 +160,7 @@ async def repeated_end(lab: Lab) -> None:
 async def empty_body(lab: Lab) -> None:
     half = await lab.ask(HttpRequest(path="/v1/x", headers=(), chunks=(b"",)))
     if half.immediate is None:
-        picked.routed(half)
+        picked.completed(half)
     if half.sent_on("request_body"):
         raise FailedError(f"{half}; bytes came back for an empty body")
 
@@ -184,7 +184,7 @@ async def encoded_body(lab: Lab) -> None:
         ),
     )
     for request in requests:
-        _same(request, await lab.routed(request))
+        _same(request, await lab.passed_on(request))
 
 
 @check(
@@ -203,7 +203,7 @@ async def unknown_api(lab: Lab) -> None:
         get("/health"),
     )
     for request in requests:
-        _same(request, await lab.routed(request))
+        _same(request, await lab.passed_on(request))
 
 
 CHECKS = (

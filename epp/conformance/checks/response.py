@@ -33,7 +33,7 @@ _ORDER = ("response_headers", "response_body", "response_trailers")
 async def _answered(lab: Lab, response: HttpResponse, *, in_turn: bool = False) -> Half:
     """The response half of an exchange whose request was routed."""
     async with lab.exchange() as exchange:
-        picked.routed(await exchange.request(lab.chat(2000, empty_end=True)))
+        picked.completed(await exchange.request(lab.chat(2000, empty_end=True)))
         half = await exchange.respond(response, in_turn=in_turn)
     return picked.completed(half)
 
@@ -96,7 +96,7 @@ async def plain_error(lab: Lab) -> None:
 )
 async def streamed_response(lab: Lab) -> None:
     async with lab.exchange() as exchange:
-        picked.routed(await exchange.request(get()))
+        picked.completed(await exchange.request(get()))
         half = await exchange.respond(HttpResponse(headers=_SSE, chunks=_EVENTS))
     for body in half.bodies("response_body"):
         if body.response.body_mutation.WhichOneof("mutation") != "streamed_response":
@@ -182,7 +182,7 @@ async def header_only(lab: Lab) -> None:
 async def stays_open(lab: Lab) -> None:
     async with lab.exchange() as exchange:
         asked = await exchange.request(lab.chat(2000, empty_end=True))
-        picked.routed(asked)
+        picked.completed(asked)
         half = await exchange.respond(HttpResponse(headers=_SSE, chunks=_EVENTS), in_turn=True)
     if half.ending is Ending.BROKEN:
         raise FailedError(str(half))
@@ -197,7 +197,7 @@ async def stays_open(lab: Lab) -> None:
 async def half_close_ends(lab: Lab) -> None:
     async with lab.exchange() as exchange:
         half = await exchange.request_and_half_close(lab.chat(2000))
-        picked.routed(half)
+        picked.completed(half)
         await exchange.stream.drain()
         if not exchange.stream.ended_well:
             raise FailedError(f"{half}; then the RPC {exchange.stream.end or 'stayed open'}")
@@ -256,7 +256,7 @@ async def before_request_end(lab: Lab) -> None:
 async def no_late_refusal(lab: Lab) -> None:
     for status in (400, 429, 500, 503):
         async with lab.exchange() as exchange:
-            picked.routed(await exchange.request(lab.chat(500)))
+            picked.completed(await exchange.request(lab.chat(500)))
             half = await exchange.respond(HttpResponse(status=status, chunks=(b'{"error":{"message":"busy"}}', b"")))
         if half.immediate is not None:
             raise FailedError(str(half))
@@ -271,7 +271,7 @@ async def no_late_refusal(lab: Lab) -> None:
 )
 async def ends_itself(lab: Lab) -> None:
     async with lab.exchange() as exchange:
-        picked.routed(await exchange.request(lab.chat(500)))
+        picked.completed(await exchange.request(lab.chat(500)))
         half = await exchange.respond(HttpResponse(chunks=(b"{}", b"")))
         await exchange.stream.half_close()
         await exchange.stream.drain()
