@@ -34,6 +34,7 @@ from epp.scheduling.ejection import Ejection, EjectionRules
 from epp.scheduling.estimates import Estimates
 from epp.scheduling.explain import DecisionRecord, Recorded
 from epp.scheduling.fidelity import Fidelity
+from epp.scheduling.models import Models
 from epp.scheduling.policies import disaggregation_from, policy_from
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
@@ -95,6 +96,7 @@ class App:
             fallbacks=settings.fallbacks,
             suspended=lambda: self.suspects.places | self.ejection.places,
             slow_start_seconds=settings.slow_start_seconds,
+            models=Models(settings, self._rewrite, self.engine_metrics.adapters),
             disaggregation=disaggregation_from(settings, self.registry),
         )
         self.config_watch = ConfigWatch(settings, self._take_policy)
@@ -145,6 +147,10 @@ class App:
 
     def _take_policy(self, policy: Policy) -> None:
         self.decisions = self.scheduler.policy = self._recorded(policy)
+
+    def _rewrite(self, model: str, number: float) -> str | None:
+        policies = self.discovery.policies
+        return policies.rewrites.target(model, number) if policies is not None else None
 
     def _last_decisions(self) -> list[DecisionRecord]:
         return self.decisions.records()

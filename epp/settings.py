@@ -46,6 +46,13 @@ class TransportName(StrEnum):
     HTTP2 = "http2"
 
 
+class UnknownModel(StrEnum):
+    """What happens to a request for a model that is not served here."""
+
+    ROUTE = "route"
+    REFUSE = "refuse"
+
+
 class Explain(StrEnum):
     """Where decisions are explained, besides the admin port."""
 
@@ -396,6 +403,10 @@ class SchedulingSettings(BaseModel):
     )
     shadow_policy: str | None = _setting(
         None, "Policy that decides on the side; metrics show how often and by how much it differs."
+    )
+    models: str | None = _setting(None, "Comma list of the models that are served, adapters included.")
+    unknown_model: UnknownModel = _setting(
+        UnknownModel.ROUTE, "A request for a model not in EPP_MODELS: route it all the same, or refuse it (404)."
     )
     eject_failures: int = _setting(
         5, "Consecutive 5xx answers after which a worker is not picked for a while.", ge=1, le=1000

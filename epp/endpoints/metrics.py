@@ -126,6 +126,10 @@ class EngineMetrics:
         """The last reading, however old."""
         return self._samples.get(column)
 
+    def adapters(self) -> frozenset[str]:
+        """LoRA adapters that any engine names."""
+        return frozenset().union(*(each.adapters | each.adapters_waiting for each in self._samples.values()))
+
     def stale(self, columns: NDArray[np.intp], now: float) -> int:
         """How many of `columns` have no fresh reading."""
         return int((now - self._at[columns] > self._stale).sum())

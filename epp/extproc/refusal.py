@@ -51,6 +51,11 @@ def too_large(limit: int) -> Refusal:
     return Refusal(status=413, message=f"the request body is larger than {limit} bytes", reason="too_large")
 
 
+def unknown_model(message: str) -> Refusal:
+    """The operator serves no such model."""
+    return Refusal(status=404, message=message, reason="unknown_model")
+
+
 def internal() -> Refusal:
     """A fault of ours; the cause is in our log only."""
     return Refusal(status=500, message="the endpoint picker failed to route this request", reason="internal")

@@ -15,12 +15,13 @@ from epp.extproc.habits import Habits
 from epp.extproc.metadata import plain_host
 from epp.extproc.metrics import ExchangeMetrics
 from epp.extproc.patience import Patience
-from epp.extproc.refusal import Refusal, internal, no_endpoint, overloaded, too_large
+from epp.extproc.refusal import Refusal, internal, no_endpoint, overloaded, too_large, unknown_model
 from epp.extproc.retries import Retries
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.transport.stream import Stream
 from epp.prompts.prompt import Request
 from epp.scheduling.eligible import NoEndpointError
+from epp.scheduling.models import UnknownModelError
 from epp.scheduling.outcome import Ending, Observer, Outcome
 from epp.scheduling.scheduler import Pick, Scheduler
 from epp.settings import BodyMode
@@ -165,6 +166,8 @@ class Servicer:
             visit.pick = self._picked(exchange, request)
         except NoEndpointError as error:
             visit.refusal = no_endpoint(str(error))
+        except UnknownModelError as error:
+            visit.refusal = unknown_model(str(error))
         except Exception:  # noqa: BLE001 - what an odd prompt breaks must not lose a request that can be routed
             _log.exception("picking an endpoint failed", request_id=request.id)
             visit.request = Request(id=request.id, size=request.size)

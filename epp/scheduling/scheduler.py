@@ -16,6 +16,7 @@ from epp.scheduling.candidates import Candidates, Header, no_header
 from epp.scheduling.disaggregation import Disaggregation
 from epp.scheduling.eligible import Eligible, NoEndpointError
 from epp.scheduling.load import Clock, Load, Reservation, Work
+from epp.scheduling.models import Models
 from epp.scheduling.policy import Choice, Policy
 from epp.scheduling.rates import Rates
 from epp.scheduling.worker_headers import worker_headers
@@ -80,6 +81,7 @@ class Scheduler:
         fallbacks: int = 0,
         suspended: Callable[[], Collection[HostPort]] = frozenset,
         disaggregation: Disaggregation | None = None,
+        models: Models | None = None,
         slow_start_seconds: float = 0.0,
         picked: Callable[[int, Prompt], None] = _nobody_hears,
     ) -> None:
@@ -96,6 +98,7 @@ class Scheduler:
         self._young: dict[int, float] = {}
         self._eligible = Eligible(suspended)
         self._disaggregation = disaggregation
+        self._models = models
         self.rates = Rates()
         self.load = Load(clock, self.rates.observe)
         snapshot = pool.snapshot()
@@ -121,8 +124,9 @@ class Scheduler:
         `avoid` are taken only when nothing else is left. `shown` tells whether the gateway will show the body of the
         response; `header` reads a header of the request.
 
-        Raises NoEndpointError when no endpoint is left.
+        Raises NoEndpointError when no endpoint is left, UnknownModelError for a model that is not served.
         """
+        model = self._models.target(request.model) if self._models is not None else None
         snapshot = self._pool.snapshot()
         if not snapshot.endpoints:
             raise NoEndpointError("no ready endpoint in the pool")
@@ -138,7 +142,8 @@ class Scheduler:
                 nothing = np.zeros(len(candidates))
                 candidates = replace(candidates, work_seconds=nothing, wait_seconds=nothing)
         choice = self.policy.pick(request, candidates)
-        return self._reserved(request, snapshot, candidates, choice, prefill, shown=shown)
+        pick = self._reserved(request, snapshot, candidates, choice, prefill, shown=shown)
+        return pick if model is None else replace(pick, decision=replace(pick.decision, model=model))
 
     def _prefill(
         self,
