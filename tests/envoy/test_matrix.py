@@ -12,8 +12,8 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 
 from epp.endpoints.endpoint import Endpoint
-from epp.extproc.transport.grpcio import GrpcTransport
-from epp.settings import BodyMode
+from epp.extproc.transport.choice import transport_for
+from epp.settings import BodyMode, Settings, TransportName
 from epp.simulate.envoy import RUN_HEADER, EnvoyConfig, running_envoy
 from tests.extproc.world import World
 
@@ -125,9 +125,12 @@ async def http1_worker() -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def placed(request_mode: BodyMode, response_mode: BodyMode, *, same_protocol: bool) -> AsyncIterator[Place]:
+async def placed(
+    request_mode: BodyMode, response_mode: BodyMode, carrier: TransportName, *, same_protocol: bool
+) -> AsyncIterator[Place]:
     world = World()
-    transport = GrpcTransport(world.servicer.serve, host="127.0.0.1", port=0)
+    settings = Settings(host="127.0.0.1", grpc_port=0, transport=carrier, secure_serving=False)
+    transport = transport_for(settings, world.servicer.serve)
     config = EnvoyConfig(
         picker_port=await transport.start(),
         request_body=request_mode,
@@ -157,19 +160,30 @@ async def settled(world: World) -> None:
     assert world.servicer.status().buffered_bytes == 0, "bytes stayed buffered"
 
 
-@pytest.mark.parametrize("response_mode", MODES)
-@pytest.mark.parametrize("request_mode", MODES)
+PAIRS = [(request, response) for request in MODES for response in MODES]
+COMMON = [(mode, mode) for mode in MODES] + [(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.NONE)]
+"""Pairs for the carriers other than grpc.aio: whatever carries the messages, they are the same."""
+
+
+@pytest.mark.parametrize(
+    ("request_mode", "response_mode", "carrier"),
+    [(*pair, TransportName.GRPCIO) for pair in PAIRS] + [(*pair, TransportName.HTTP2) for pair in COMMON],
+)
 async def test_matrix(
-    request_mode: BodyMode, response_mode: BodyMode, record_property: Callable[[str, object], None]
+    request_mode: BodyMode,
+    response_mode: BodyMode,
+    carrier: TransportName,
+    record_property: Callable[[str, object], None],
 ) -> None:
     results: dict[str, str] = {}
     for same_protocol in (False, True):
-        async with placed(request_mode, response_mode, same_protocol=same_protocol) as place:
+        async with placed(request_mode, response_mode, carrier, same_protocol=same_protocol) as place:
             for name, make in requests().items():
                 if (name in ("HTTP/2", "trailers", "gRPC")) == same_protocol:
                     try:
                         results[name] = await make(place)
                     except Exception as error:  # noqa: BLE001 - the table shows every cell
                         results[name] = f"{type(error).__name__}: {error}"
-    record_property("matrix", {"request": request_mode.value, "response": response_mode.value, **results})
+    row = {"request": request_mode.value, "response": response_mode.value, "carrier": carrier.value}
+    record_property("matrix", {**row, **results})
     assert {name: result for name, result in results.items() if result != "ok"} == {}
