@@ -84,6 +84,8 @@ class App:
             self.knowledge.on_adapter = self.reader.models.learn_adapter
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
         self.suspects = Suspects(self.pool, self.registry)
+        if self.knowledge is not None:
+            self.knowledge.on_disconnect = self.suspects.suspect
         self.shadow_metrics = ShadowMetrics(self.registry)
         self.decisions = self._recorded(policy_from(settings))
         self.ejection = Ejection(self.pool, self.engine_metrics, EjectionRules.of(settings), self.registry)
@@ -101,6 +103,7 @@ class App:
         )
         self.config_watch = ConfigWatch(settings, self._take_policy)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
+        self.scraper.on_loss = self.suspects.suspect
         self.fidelity = Fidelity(self.pool, self.registry)
         self.servicer = Servicer(
             reader=self.reader,

@@ -97,6 +97,8 @@ class MetricsScraper:
         registry: CollectorRegistry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.on_loss: Callable[[Endpoint], None] = lambda _endpoint: None
+        """Called when an endpoint whose metrics could be read cannot be read any more."""
         self._pool = pool
         self._metrics = metrics
         self._rules = rules
@@ -250,4 +252,6 @@ class MetricsScraper:
         target.interval = self._rules.most_seconds
         if not target.failing:
             target.failing = True
+            if target.last:
+                self.on_loss(target.endpoint)
             _log.warning("engine metrics cannot be read", endpoint=target.endpoint.name, error=error)

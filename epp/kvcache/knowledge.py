@@ -47,6 +47,8 @@ class KvKnowledge:
         self.index = index
         self.on_adapter: Callable[[str], None] = lambda _name: None
         """Called with the name of the LoRA adapter of each stored block that has one."""
+        self.on_disconnect: Callable[[Endpoint], None] = lambda _endpoint: None
+        """Called when the event socket of an endpoint closes, as it does at once when the engine dies."""
         self._pool = pool
         self._options = options or StreamOptions()
         self._events = events
@@ -163,7 +165,15 @@ class KvKnowledge:
         assert self._context is not None
         assert self._drain is not None
         replay = f"tcp://{host_port(endpoint.address, endpoint.replay_port)}" if endpoint.replay_port else None
-        return Stream(rank, self._drain, self._context, self._options, events=source, replay=replay)
+        return Stream(
+            rank,
+            self._drain,
+            self._context,
+            self._options,
+            events=source,
+            replay=replay,
+            on_disconnect=lambda: self.on_disconnect(endpoint),
+        )
 
     def _expire(self) -> None:
         """Once a second, give up what was assumed for too long."""

@@ -8,7 +8,7 @@ number FFFFFFFFFFFFFFFF. Numbers are 8 bytes, big-endian.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -67,6 +67,7 @@ class Stream:
         *,
         events: str,
         replay: str | None,
+        on_disconnect: Callable[[], None] = lambda: None,
     ) -> None:
         self._rank = rank
         self._drain = drain
@@ -74,6 +75,7 @@ class Stream:
         self._options = options
         self._events = events
         self._replay = replay
+        self._on_disconnect = on_disconnect
         self._queue: deque[bytes | _Forget] = deque()
         self._feeding: Iterator[None] | None = None
         self._live: zmq.Socket[bytes] | None = None
@@ -227,6 +229,7 @@ class Stream:
                 self.sequence.connected()
             else:
                 self.connected = False
+                self._on_disconnect()
 
     def _wait_for_reply(self) -> None:
         if self._timeout is not None:

@@ -4,6 +4,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.envoy.chain import Chain, eventually, running_chain
 
 THREADS = 4
@@ -24,6 +26,20 @@ def test_after_the_first_failure_at_most_two_more_requests_fail(tmp_path: Path, 
         assert len([begun for begun, _, status in load.answers if begun > first and status == 200]) > 20
         dead = f"127.0.0.1:{chain.workers[0].port}"
         assert chain.status()["suspects"]["suspended"] == [dead]
+
+
+@pytest.mark.parametrize("sign", ["EPP_KV_EVENTS", "EPP_ENGINE_METRICS"])
+def test_a_worker_that_dies_unasked_costs_no_request(tmp_path: Path, model_folder: Path, sign: str) -> None:
+    """Its event socket closes at once, and soon its metrics cannot be read; either is enough."""
+    other = {"EPP_KV_EVENTS": "EPP_ENGINE_METRICS", "EPP_ENGINE_METRICS": "EPP_KV_EVENTS"}[sign]
+    settings = {sign: "true", other: "false"}
+    with running_chain(tmp_path, model_folder, workers=("w0", "w1"), settings=settings) as chain:
+        assert all(chain.chat(f"before {i}").status == 200 for i in range(4))
+        time.sleep(1)
+        chain.workers[0].process.kill()
+        dead = f"127.0.0.1:{chain.workers[0].port}"
+        eventually(lambda: chain.status()["suspects"]["suspended"] == [dead])
+        assert [chain.chat(f"after {i}").status for i in range(8)] == [200] * 8
 
 
 class Load:
