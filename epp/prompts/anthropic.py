@@ -56,7 +56,7 @@ class _Messages(msgspec.Struct, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-_MESSAGES = msgspec.json.Decoder(_Messages)
+_MESSAGES = msgspec.json.Decoder(_Messages, strict=False)
 
 
 def read_messages(body: Body) -> Asked:

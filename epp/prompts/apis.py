@@ -1,5 +1,6 @@
 """Which API a request speaks: by its path, or by the shape of its body where the gateway does not show the path."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,13 +33,17 @@ _PATHS: tuple[tuple[str, Api, Read], ...] = (
 )
 
 
+_CHECKED_BYTES = 256 * 1024
+"""A body that is no JSON is parsed again, by another parser, up to this size."""
+
+
 class NotUnderstoodError(Exception):
     """A request that is routed by load alone; the text is the reason, one of a fixed few words."""
 
     def __init__(self, reason: str, problem: str = "") -> None:
         super().__init__(reason)
         self.problem = problem
-        """What is wrong with the body and where, for the client; empty where nothing is known to be wrong."""
+        """What is wrong with the body and where; empty where an engine may understand what we do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +91,25 @@ def understand(path: str, content_type: str, body: Body) -> Understood:
         api, read = _by_path(path) if path else _by_shape(body)
         return Understood(api, read(body))
     except msgspec.ValidationError as error:
-        raise NotUnderstoodError("wrong_type", str(error)) from None
-    except msgspec.DecodeError as error:
-        raise NotUnderstoodError("bad_json", str(error)) from None
-    except (UnicodeDecodeError, RecursionError):
+        problem = str(error)
+        raise NotUnderstoodError("wrong_type", problem if "messages" in problem else "") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotUnderstoodError("bad_json", "" if _is_json(body) else str(error)) from None
+    except RecursionError:
         raise NotUnderstoodError("bad_json") from None
+
+
+def _is_json(body: Body) -> bool:
+    """Whether engines may still read the body: Python's own parser takes NaN, lone surrogates and more."""
+    if len(body) > _CHECKED_BYTES:
+        return True
+    try:
+        json.loads(bytes(body))
+    except ValueError:
+        return False
+    except RecursionError:
+        return True
+    return True
 
 
 def _by_path(path: str) -> tuple[Api, Read]:

@@ -10,6 +10,9 @@ from epp.prompts.asked import AnyPrompt, ChatPrompt, Message, TextPrompt
 from epp.prompts.prompt import EMPTY_TOKENS, TokenIds
 
 BYTES_PER_TOKEN = 4
+_MOST_CHARACTERS = 512 * 1024
+_MOST_MESSAGES = 1000
+"""More than this is not compared: it would hold the event loop."""
 
 
 def text_namespace(namespace: str) -> str:
@@ -18,11 +21,11 @@ def text_namespace(namespace: str) -> str:
 
 
 def approximate_tokens(prompt: AnyPrompt) -> TokenIds:
-    """The prompt's text as stand-ins for token ids; without the last few bytes."""
+    """The beginning of the prompt's text as stand-ins for token ids."""
     if isinstance(prompt, TextPrompt):
-        text = prompt.text
+        text = prompt.text[:_MOST_CHARACTERS]
     elif isinstance(prompt, ChatPrompt):
-        text = "\n".join(_text(message) for message in prompt.messages)
+        text = "\n".join(_text(message) for message in prompt.messages[:_MOST_MESSAGES])[:_MOST_CHARACTERS]
     else:
         return EMPTY_TOKENS
     data = text.encode("utf-8", "surrogatepass")

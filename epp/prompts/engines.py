@@ -24,7 +24,7 @@ class _Generate(CommonBody, kw_only=True):
     extra_key: str | None = None
 
 
-_GENERATE = msgspec.json.Decoder(_Generate)
+_GENERATE = msgspec.json.Decoder(_Generate, strict=False)
 
 
 def read_generate(body: Body) -> Asked:

@@ -45,8 +45,8 @@ class _Completions(CommonBody, kw_only=True):
     add_special_tokens: bool = True
 
 
-_CHAT = msgspec.json.Decoder(_Chat)
-_COMPLETIONS = msgspec.json.Decoder(_Completions)
+_CHAT = msgspec.json.Decoder(_Chat, strict=False)
+_COMPLETIONS = msgspec.json.Decoder(_Completions, strict=False)
 
 
 def read_chat(body: Body) -> Asked:

@@ -23,8 +23,8 @@ class _Rerank(CommonBody, kw_only=True):
     items: Any = None
 
 
-_EMBEDDINGS = msgspec.json.Decoder(_Embeddings)
-_RERANK = msgspec.json.Decoder(_Rerank)
+_EMBEDDINGS = msgspec.json.Decoder(_Embeddings, strict=False)
+_RERANK = msgspec.json.Decoder(_Rerank, strict=False)
 
 
 def read_embeddings(body: Body) -> Asked:

@@ -79,6 +79,6 @@ class Request:
     priority: int = 0
     """As vLLM counts: lower is earlier."""
     problem: str = ""
-    """What is wrong with the body and where, if something is; the engine would refuse it too."""
+    """What is wrong with the body and where, if something is and the body was whole; the engine would refuse it too."""
     size: int = 0
     """Body bytes seen: a hint of the work when the tokens are not known."""

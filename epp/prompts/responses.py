@@ -34,7 +34,7 @@ class _Responses(CommonBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-_RESPONSES = msgspec.json.Decoder(_Responses)
+_RESPONSES = msgspec.json.Decoder(_Responses, strict=False)
 
 
 def read_responses(body: Body) -> Asked:
