@@ -173,6 +173,9 @@ class ExchangeSettings(BaseModel):
         ge=0,
     )
     reject_large_bodies: bool = _setting(False, "Answer a body above EPP_MAX_BODY_BYTES with 413 in place of a pick.")
+    reject_bad_requests: bool = _setting(
+        False, "Answer a body that is no JSON, or whose messages no engine takes, with 400 in place of a pick."
+    )
     max_buffered_bytes: int = _setting(
         1024 * 1024 * 1024,
         "Bytes of request bodies that all requests together may keep for their picks; beyond it a request is picked "

@@ -56,6 +56,11 @@ def unknown_model(message: str) -> Refusal:
     return Refusal(status=404, message=message, reason="unknown_model")
 
 
+def bad_request(problem: str) -> Refusal:
+    """The body is one that engines refuse; `problem` says what is wrong with it and where."""
+    return Refusal(status=400, message=f"the request body cannot be understood: {problem}", reason="bad_request")
+
+
 def internal() -> Refusal:
     """A fault of ours; the cause is in our log only."""
     return Refusal(status=500, message="the endpoint picker failed to route this request", reason="internal")

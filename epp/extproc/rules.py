@@ -14,6 +14,7 @@ class ExchangeRules:
     response_body_mode: BodyMode = BodyMode.AUTO
     max_body_bytes: int = 32 * 1024 * 1024
     reject_large_bodies: bool = False
+    reject_bad_requests: bool = False
     max_buffered_bytes: int = 1024 * 1024 * 1024
     max_streams: int = 20_000
     pick_timeout_seconds: float = 1.0
@@ -41,6 +42,7 @@ class ExchangeRules:
             response_body_mode=settings.response_body_mode,
             max_body_bytes=settings.max_body_bytes,
             reject_large_bodies=settings.reject_large_bodies,
+            reject_bad_requests=settings.reject_bad_requests,
             max_buffered_bytes=settings.max_buffered_bytes,
             max_streams=settings.max_streams,
             pick_timeout_seconds=settings.pick_timeout_ms / 1000,

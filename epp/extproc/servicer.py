@@ -15,7 +15,7 @@ from epp.extproc.habits import Habits
 from epp.extproc.metadata import plain_host
 from epp.extproc.metrics import ExchangeMetrics
 from epp.extproc.patience import Patience
-from epp.extproc.refusal import Refusal, internal, no_endpoint, overloaded, too_large, unknown_model
+from epp.extproc.refusal import Refusal, bad_request, internal, no_endpoint, overloaded, too_large, unknown_model
 from epp.extproc.retries import Retries
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.transport.stream import Stream
@@ -116,7 +116,8 @@ class Servicer:
             if exchange.wants_pick:
                 if not self._refused_at_the_door(exchange, visit):
                     visit.request = await self._understand(exchange)
-                    self._pick(exchange, visit)
+                    if not self._refused_as_bad(exchange, visit):
+                        self._pick(exchange, visit)
                 await self._answer(stream, exchange, visit)
             await self._watch(stream, exchange, visit)
         finally:
@@ -135,6 +136,13 @@ class Servicer:
             visit.refusal = overloaded(self._rules.max_streams)
         elif self._rules.reject_large_bodies and _body_size(exchange) > self._rules.max_body_bytes:
             visit.refusal = too_large(self._rules.max_body_bytes)
+        return visit.refusal is not None
+
+    def _refused_as_bad(self, exchange: Exchange, visit: _Visit) -> bool:
+        """Whether the operator wants bad bodies refused here, and this is one, whole."""
+        problem = visit.request.problem
+        if problem and self._rules.reject_bad_requests and not exchange.held.full:
+            visit.refusal = bad_request(problem)
         return visit.refusal is not None
 
     async def _understand(self, exchange: Exchange) -> Request:

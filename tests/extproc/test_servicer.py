@@ -112,6 +112,20 @@ async def test_a_large_body_is_413_only_when_asked_for() -> None:
     assert counted(lenient, "epp_exchange_oddities_total", what="truncated") == 1
 
 
+async def test_a_bad_body_is_400_with_its_place_only_when_asked_for() -> None:
+    strict = World(rules=ExchangeRules(reject_bad_requests=True))
+    strict.reader.problem = "Expected `str`, got `int` - at `$.messages[1].role`"
+    code, body, _ = refused(await play(strict, *ASK))
+    assert (code, body["error"]["type"]) == (400, "invalid_request_error")
+    assert "$.messages[1].role" in body["error"]["message"]
+    assert strict.in_flight == 0
+    cut_off = World(rules=ExchangeRules(reject_bad_requests=True, max_body_bytes=4))
+    lenient = World()
+    for world in (cut_off, lenient):
+        world.reader.problem = strict.reader.problem
+        assert kinds(await play(world, *ASK)) == ["request_headers", "request_body"]
+
+
 async def test_too_many_streams_are_503_and_the_open_ones_go_on() -> None:
     world = World(rules=ExchangeRules(max_streams=1))
     first = asyncio.create_task(world.servicer.serve(Played(ASK, silent=True)))

@@ -50,10 +50,11 @@ class PlainReader:
     """Remembers what it was given."""
 
     seen: list[tuple[str, bytes]] = field(default_factory=list)
+    problem: str = ""
 
     async def read(self, *, path: str, content_type: str, body: bytes, request_id: str) -> Request:
         self.seen.append((path, bytes(body)))
-        return Request(id=request_id, size=len(body), stream=True)
+        return Request(id=request_id, size=len(body), stream=True, problem=self.problem)
 
 
 @dataclass
