@@ -119,7 +119,7 @@ class App:
             registry=self.registry,
         )
         self.health = Health()
-        self.transport = transport_for(settings, self.servicer.serve, self.health)
+        self.transport = transport_for(settings, self.servicer.serve, health=self.health, registry=self.registry)
         self.discovery = Discovery(settings, self.pool, self.registry)
 
     async def run(self) -> None:
@@ -173,6 +173,7 @@ class App:
             suspects=self.suspects.status(),
             ejection=self.ejection.status(),
             exchanges=self.servicer.status(),
+            carrier=self.transport.status(),
             prompts=self.reader.status(),
             kv=self.knowledge.status(),
             fidelity=self.fidelity.status(),

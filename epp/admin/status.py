@@ -10,6 +10,7 @@ from epp.endpoints.metrics import MetricsStatus
 from epp.endpoints.status import PoolStatus
 from epp.endpoints.suspects import SuspectsStatus
 from epp.extproc.servicer import ExchangeStatus
+from epp.extproc.transport.stream import CarrierStatus
 from epp.kvcache.status import KvStatus
 from epp.prompts.reader import PromptsStatus
 from epp.scheduling.ejection import EjectionStatus
@@ -41,6 +42,7 @@ class Status:
     """Settings in force, by environment variable."""
     kv: KvStatus = field(default_factory=lambda: KvStatus(enabled=False))
     """None: EPP_KV_EVENTS is off."""
+    carrier: CarrierStatus = field(default_factory=lambda: CarrierStatus(name="grpcio"))
     ejection: EjectionStatus = field(default_factory=EjectionStatus)
     engine_metrics: MetricsStatus = field(default_factory=MetricsStatus)
     fidelity: FidelityStatus = field(default_factory=FidelityStatus)

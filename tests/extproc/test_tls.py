@@ -166,7 +166,9 @@ async def statuses(channel: grpc.aio.Channel) -> tuple[list[bool], dict[str, boo
 async def test_health_names_follow_readiness_and_liveness_does_not(carrier: TransportName) -> None:
     health = Health()
     server = HealthServer(health, host="127.0.0.1", port=0)
-    transport = transport_for(on_loopback(transport=carrier, secure_serving=False), World().servicer.serve, health)
+    transport = transport_for(
+        on_loopback(transport=carrier, secure_serving=False), World().servicer.serve, health=health
+    )
     for port in (await server.start(), await transport.start()):
         await health.set_ready(False)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -2,13 +2,16 @@
 
 from typing import Protocol
 
+from prometheus_client import CollectorRegistry
+
 from epp.extproc.transport.grpcio import SERVICE, GrpcTransport
 from epp.extproc.transport.health import Health
 from epp.extproc.transport.http2.health import health_methods
 from epp.extproc.transport.http2.limits import Limits
+from epp.extproc.transport.http2.metrics import Http2Metrics
 from epp.extproc.transport.http2.server import Http2Transport
 from epp.extproc.transport.http2.tls import server_context
-from epp.extproc.transport.stream import Serve
+from epp.extproc.transport.stream import CarrierStatus, Serve
 from epp.settings import Settings, TransportName, comma_list
 
 
@@ -18,6 +21,9 @@ class Transport(Protocol):
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError or RuntimeError when it cannot be bound."""
 
+    def status(self) -> CarrierStatus:
+        """What it holds now."""
+
     async def drain(self, timeout: float) -> None:
         """Refuse new streams and wait until the running ones are over, at most `timeout` seconds."""
 
@@ -25,7 +31,9 @@ class Transport(Protocol):
         """End everything now."""
 
 
-def transport_for(settings: Settings, serve: Serve, health: Health | None = None) -> Transport:
+def transport_for(
+    settings: Settings, serve: Serve, *, health: Health | None = None, registry: CollectorRegistry | None = None
+) -> Transport:
     """The carrier, not yet listening; it answers gRPC health too, where `health` is given.
 
     Raises SettingsError when the certificates are of no use.
@@ -38,6 +46,7 @@ def transport_for(settings: Settings, serve: Serve, health: Health | None = None
             limits=Limits.of(settings),
             tls=server_context(settings),
             client_names=comma_list(settings.tls_client_names),
+            metrics=Http2Metrics(registry or CollectorRegistry()),
         )
     return GrpcTransport(
         serve,

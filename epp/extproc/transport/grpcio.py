@@ -7,7 +7,7 @@ import grpc.aio
 
 from epp.extproc.exchange import ProtocolError
 from epp.extproc.transport.health import Health
-from epp.extproc.transport.stream import Serve, StreamGoneError, max_message_bytes
+from epp.extproc.transport.stream import CarrierStatus, Serve, StreamGoneError, max_message_bytes
 from epp.extproc.transport.tls import server_credentials
 from epp.settings import CarrierSettings, comma_list
 
@@ -57,6 +57,10 @@ class GrpcTransport:
             port = self._server.add_secure_port(self._address, self._credentials)
         await self._server.start()
         return port
+
+    def status(self) -> CarrierStatus:
+        """gRPC's core does not tell more."""
+        return CarrierStatus(name="grpcio")
 
     async def drain(self, timeout: float) -> None:
         """Refuse new streams and wait until the running ones are over, at most `timeout` seconds."""

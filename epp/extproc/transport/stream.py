@@ -1,6 +1,7 @@
 """What a carrier gives the servicer: one ext_proc stream as serialised messages both ways."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 _SMALLEST_MESSAGE_LIMIT = 64 * 1024 * 1024
@@ -9,6 +10,19 @@ _SMALLEST_MESSAGE_LIMIT = 64 * 1024 * 1024
 def max_message_bytes(max_body_bytes: int) -> int:
     """The size of messages that every carrier takes: some gateways send a whole body in one."""
     return max(_SMALLEST_MESSAGE_LIMIT, 2 * max_body_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarrierStatus:
+    """The section of /status about the carrier; None: it does not tell."""
+
+    name: str
+    connections: int | None = None
+    """Open now."""
+    open_streams: int | None = None
+    """Open now, on all connections."""
+    buffered_bytes: int | None = None
+    """Messages half received or not read, and answers that gateways have not taken."""
 
 
 class StreamGoneError(Exception):

@@ -7,6 +7,7 @@ from epp.extproc.transport.http2 import frames
 from epp.extproc.transport.http2.errors import ErrorCode
 from epp.extproc.transport.http2.frames import Frame, FrameReader, FrameType
 from epp.extproc.transport.http2.limits import Limits
+from epp.extproc.transport.http2.metrics import Http2Metrics
 
 from .conftest import METHOD, Echo, Serving, eventually
 from .peer import REQUEST, Peer, data, goaway_code, kinds
@@ -16,6 +17,11 @@ GREETING = frames.PREFACE + frames.settings({}) + frames.frame(FrameType.SETTING
 
 async def read_to_the_end(reader: asyncio.StreamReader) -> list[Frame]:
     return list(FrameReader(1 << 24).feed(await asyncio.wait_for(reader.read(), 15)))
+
+
+def counted(metrics: Http2Metrics, what: str, **labels: str) -> float | None:
+    name = f"epp_http2_connections_{what}_total"
+    return metrics.registry.get_sample_value(name, labels)
 
 
 async def test_a_connection_too_many_is_closed_and_the_first_lives(serving: Serving):
@@ -31,15 +37,17 @@ async def test_a_connection_too_many_is_closed_and_the_first_lives(serving: Serv
     writer.write(frames.frame(FrameType.PING, 0, 0, b"12345678"))
     assert (await reader.readuntil(b"12345678"))[-17:-8] == b"\0\0\x08\x06\x01\0\0\0\0"
     assert transport.status().connections == 1
+    assert counted(transport.metrics, "refused") == 1
     for each in (writer, late_writer):
         each.close()
 
 
 async def test_who_never_greets_is_sent_away(serving: Serving):
-    _, port = await serving(Limits(handshake_seconds=0.2))
+    transport, port = await serving(Limits(handshake_seconds=0.2))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(frames.PREFACE[:10])
     assert goaway_code(await read_to_the_end(reader)) is ErrorCode.SETTINGS_TIMEOUT
+    assert counted(transport.metrics, "broken", code="settings_timeout") == 1
     writer.close()
 
 

@@ -8,6 +8,7 @@ from epp.extproc.transport.http2.connection import Accept, Connection
 from epp.extproc.transport.http2.errors import ErrorCode, H2ConnectionError
 from epp.extproc.transport.http2.limits import Limits
 from epp.extproc.transport.http2.memory import Memory
+from epp.extproc.transport.http2.metrics import Http2Metrics
 
 _HIGH_WATER = 512 * 1024
 """Bytes in the socket's buffer above which bodies wait where they are counted."""
@@ -18,6 +19,8 @@ _DRAIN_NOTICE_SECONDS = 1.0
 
 class Owner(Protocol):
     """Who keeps the links."""
+
+    metrics: Http2Metrics
 
     def opened(self, link: "Link") -> bool:
         """A connection came; False: it is one too many."""
@@ -111,6 +114,7 @@ class Link(asyncio.Protocol):
             connection.finish_drain()
         connection.reset_stalled(now - limits.stall_seconds)
         if self._is_dead(now):
+            self._owner.metrics.abandoned()
             self.abort()
             return
         self.wake()

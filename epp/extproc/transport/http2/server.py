@@ -3,7 +3,8 @@
 import asyncio
 import ssl
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
 
 from epp.extproc.transport.http2.call import Call, RefusedCall
 from epp.extproc.transport.http2.connection import Accept, Connection
@@ -11,25 +12,14 @@ from epp.extproc.transport.http2.headers import RequestHead
 from epp.extproc.transport.http2.limits import Limits
 from epp.extproc.transport.http2.link import Link
 from epp.extproc.transport.http2.memory import Memory
+from epp.extproc.transport.http2.metrics import Http2Metrics
 from epp.extproc.transport.http2.request import ONLY_IDENTITY, not_grpc, timeout_seconds
 from epp.extproc.transport.http2.status import GrpcError, Status
 from epp.extproc.transport.http2.stream import Receiver, Stream
-from epp.extproc.transport.stream import Serve
+from epp.extproc.transport.stream import CarrierStatus, Serve
 
 _CHECK_SECONDS = 0.5
 _BACKLOG = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Http2Status:
-    """The section of /status about the HTTP/2 server."""
-
-    connections: int
-    """Open now."""
-    open_streams: int
-    """Open now, on all connections."""
-    buffered_bytes: int
-    """Messages half received or not read, and answers that gateways have not taken."""
 
 
 class Http2Transport:
@@ -49,6 +39,7 @@ class Http2Transport:
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
         client_names: Collection[str] = (),
+        metrics: Http2Metrics | None = None,
     ) -> None:
         self._methods = {path.encode(): serve for path, serve in methods.items()}
         self._host = host
@@ -56,6 +47,7 @@ class Http2Transport:
         self._limits = limits or Limits()
         self._tls = tls
         self._client_names = frozenset(client_names)
+        self.metrics = metrics or Http2Metrics(CollectorRegistry())
         self._memory = Memory(self._limits.buffer_bytes)
         self._links: set[Link] = set()
         self._server: asyncio.Server | None = None
@@ -77,9 +69,10 @@ class Http2Transport:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
-    def status(self) -> Http2Status:
+    def status(self) -> CarrierStatus:
         """What it holds now."""
-        return Http2Status(
+        return CarrierStatus(
+            name="http2",
             connections=len(self._links),
             open_streams=sum(len(link.connection.streams) for link in self._links),
             buffered_bytes=self._memory.used,
@@ -108,10 +101,15 @@ class Http2Transport:
     def opened(self, link: Link) -> bool:
         """Keep a new link, if there is room for one."""
         self._links.add(link)
-        return len(self._links) <= self._limits.connections
+        if len(self._links) <= self._limits.connections:
+            return True
+        self.metrics.refused()
+        return False
 
     def closed(self, link: Link) -> None:
         """Forget a link."""
+        if link.connection.fault is not None:
+            self.metrics.broken(link.connection.fault.code)
         self._links.discard(link)
         if not self._links:
             self._all_gone.set()
