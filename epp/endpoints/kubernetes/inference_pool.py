@@ -23,7 +23,6 @@ class PoolSpec:
 
     labels: Mapping[str, str]
     ports: tuple[int, ...]
-    app_protocol: str = "http"
 
     def selector(self) -> str:
         """The label selector of an API request."""
@@ -42,7 +41,7 @@ def pool_spec(pool: InferencePool) -> PoolSpec:
         ports = (spec.target_port_number,)
     if not 1 <= len(set(ports)) == len(ports) <= MAX_PORTS or not all(1 <= port <= MAX_PORT for port in ports):
         raise PoolSpecError(f"spec.targetPorts: expected 1 to {MAX_PORTS} different ports, not {list(ports)}")
-    return PoolSpec(_labels(spec.selector or {}), ports, spec.app_protocol or "http")
+    return PoolSpec(_labels(spec.selector or {}), ports)
 
 
 def _labels(selector: Mapping[str, object]) -> dict[str, str]:

@@ -81,7 +81,6 @@ class InferencePoolSpec(Struct, frozen=True):
     """v1."""
     target_port_number: int | None = None
     """v1alpha2."""
-    app_protocol: str | None = None
 
 
 class InferencePool(Struct, frozen=True):
