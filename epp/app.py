@@ -80,8 +80,7 @@ class App:
         self.knowledge = KvKnowledge.from_settings(settings, self.pool)
         KvMetrics(self.knowledge, self.registry)
         self.reader = PromptReader.from_settings(settings, self.registry, workers=self._worker_urls)
-        if self.knowledge is not None:
-            self.knowledge.on_adapter = self.reader.models.learn_adapter
+        self.knowledge.on_adapter = self.reader.models.learn_adapter
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
         self.suspects = Suspects(self.pool, self.registry)
         if self.knowledge is not None:

@@ -23,6 +23,14 @@ class Followed:
     stream: Stream | None
     worker_blocks: int
     source: str = ""
+    mended_at: float = 0.0
+
+    def tick(self, now: float, mend_seconds: float) -> None:
+        """What is due: assumptions that end, holes that may be mended."""
+        self.rank.assumed.expire(now)
+        if self.stream is not None and now - self.mended_at >= mend_seconds:
+            self.mended_at = now
+            self.stream.sequence.mend()
 
     def picked(self, prompt: Prompt, now: float) -> None:
         """`prompt` is on its way there."""

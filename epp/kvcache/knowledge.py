@@ -101,7 +101,7 @@ class KvKnowledge:
         snapshot = self._pool.snapshot()
         for column, endpoint in zip(snapshot.columns.tolist(), snapshot.endpoints, strict=True):
             self._join(column, endpoint)
-        self._expire()
+        self._tick()
 
     def picked(self, column: int, prompt: Prompt) -> None:
         """A prompt is on its way to the endpoint of `column`: equal ones after it will find it there."""
@@ -175,12 +175,12 @@ class KvKnowledge:
             on_disconnect=lambda: self.on_disconnect(endpoint),
         )
 
-    def _expire(self) -> None:
-        """Once a second, give up what was assumed for too long."""
+    def _tick(self) -> None:
+        """Once a second, do what is due."""
         now = self._clock()
         for followed in self._followed.values():
-            followed.rank.assumed.expire(now)
-        self._timer = asyncio.get_running_loop().call_later(1.0, self._expire)
+            followed.tick(now, self._options.mend_seconds)
+        self._timer = asyncio.get_running_loop().call_later(1.0, self._tick)
 
     def _leave(self, column: int, _endpoint: Endpoint) -> None:
         if column in self._followed:

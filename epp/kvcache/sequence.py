@@ -61,6 +61,8 @@ class Sequence:
         self._hole_tried: int | None = None
         self._cut = False
         self._unanswered = 0
+        self._torn = False
+        self._mending = False
         self.counts = SequenceCounts()
         self.complete = False
         """Whether every batch since the publisher's start, or since its last clearing, was applied."""
@@ -84,6 +86,12 @@ class Sequence:
         if self._can_replay:
             self._ask(self._last or 0)
 
+    def mend(self) -> None:
+        """Where replays without an answer left holes, start over if the publisher still has all batches."""
+        if self._torn and self._asked is None:
+            self._ask(0)
+            self._mending = True
+
     def live(self, seq: int, payload: bytes) -> None:
         """A batch from the live socket."""
         if self._asked is not None:
@@ -104,7 +112,13 @@ class Sequence:
         if not self._answered:
             self._answered = True
             self._unanswered = 0
-            if not self._same_publisher(seq, payload):
+            if self._mending:
+                self._mending = self._torn = False
+                if seq > 0:
+                    self._finish_replay()
+                    return
+                self._forget()
+            elif not self._same_publisher(seq, payload):
                 self._forget()
                 if seq > 0:
                     self._ask(0)
@@ -194,7 +208,7 @@ class Sequence:
         self._last = None
         self._recent.clear()
         self._hole_tried = None
-        self._cut = False
+        self._cut = self._torn = False
         self.complete = False
         self.counts.restarts += 1
         self._output.forget()
@@ -212,7 +226,7 @@ class Sequence:
         if self._asked is None:
             self._newest_live = -1
         self._asked = start
-        self._answered = False
+        self._answered = self._mending = False
         self.counts.replays += 1
         self._output.ask_replay(start)
 
@@ -237,3 +251,4 @@ class Sequence:
     def _lose(self, batches: int) -> None:
         self.counts.lost += batches
         self.complete = False
+        self._torn = self._unanswered > 0

@@ -34,6 +34,8 @@ class StreamOptions:
     high_water_mark: int = 10_000
     max_message_bytes: int = 64 * 1024 * 1024
     replay_idle_seconds: float = 2.0
+    mend_seconds: float = 30.0
+    """Between tries to mend what replays without an answer left."""
     max_held: int = 20_000
     max_parked: int = 4096
     topic: str = ""

@@ -193,6 +193,43 @@ def test_replays_that_nobody_answers_stop_holding_up_live_batches():
     assert sequence.replaying
 
 
+def torn() -> tuple[Sequence, Output]:
+    sequence, output = started()
+    sequence.live(4, b"a4")
+    sequence.replay_timed_out()
+    assert output.applied == [*batches(3), b"a4"]
+    return sequence, output
+
+
+def test_what_unanswered_replays_left_is_mended_when_all_batches_are_there():
+    sequence, output = torn()
+    sequence.mend()
+    sequence.live(5, b"a5")
+    replay(sequence, output, batches(5))
+    assert output.applied == batches(6)
+    assert sequence.complete
+    sequence.mend()
+    assert not sequence.replaying
+
+
+def test_what_cannot_be_mended_is_kept():
+    sequence, output = torn()
+    sequence.mend()
+    sequence.live(5, b"a5")
+    sequence.replayed(1, b"a1")
+    assert output.applied == [*batches(3), b"a4", b"a5"]
+    sequence.mend()
+    assert not sequence.replaying
+
+
+def test_mending_without_an_answer_changes_nothing():
+    sequence, output = torn()
+    sequence.mend()
+    sequence.live(5, b"a5")
+    sequence.replay_timed_out()
+    assert output.applied == [*batches(3), b"a4", b"a5"]
+
+
 def test_a_replay_that_takes_too_long_is_given_up():
     sequence, output = started(max_held=5)
     for seq in range(5, 12):
