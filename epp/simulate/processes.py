@@ -13,7 +13,7 @@ from pathlib import Path
 from epp.settings import PREFIX
 from epp.simulate.child import start_child, stop_child
 
-_START_SECONDS = 60.0
+_START_SECONDS = 100.0
 _EPP = (sys.executable, "-m", "epp.cli")
 
 
@@ -108,7 +108,7 @@ def write_endpoints(workers: Sequence[Worker], file: Path) -> None:
 def await_line(process: subprocess.Popen[bytes], log: Path, text: str) -> str:
     """The first line of `log` that holds `text` and is a whole JSON object.
 
-    Raises ProcessError when the process ends, or says nothing for a minute.
+    Raises ProcessError when the process ends, or says nothing for too long.
     """
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:

@@ -53,14 +53,14 @@ def worker_arguments(shape: Shape, model: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def gateway(policy: str, model: Path, folder: Path) -> Iterator[tuple[Picker, Envoy]]:
-    """A fresh picker with `policy`, and an Envoy that asks it; only the KV policy follows events."""
+def gateway(policy: str, model: Path, folder: Path, *, events: bool) -> Iterator[tuple[Picker, Envoy]]:
+    """A fresh picker with `policy`, following KV events or not, and an Envoy that asks it."""
     settings = {
         "EPP_ENDPOINTS_FILE": str(folder / "endpoints.json"),
         "EPP_TOKENIZER_PATH": str(model),
         "EPP_BLOCK_SIZE": str(BLOCK_SIZE),
         "EPP_POLICY": policy,
-        "EPP_KV_EVENTS": "true" if policy == KV_POLICY else "false",
+        "EPP_KV_EVENTS": str(events).lower(),
     }
     with running_picker(settings, folder) as picker, running_envoy(EnvoyConfig(picker_port=picker.port)) as envoy:
         yield picker, envoy

@@ -66,15 +66,25 @@ class Client:
         self._shape = shape
         self._on_result = on_result
         self._chunk = msgspec.json.Decoder(_Chunk)
+        self.lateness: list[float] = []
+        """Seconds by which a timer of this process fired late, ten times a second: how busy the machine is."""
 
     async def run(self, agents: list[list[Conversation]]) -> None:
         """All agents side by side, until each has had all its conversations."""
         timeout = aiohttp.ClientTimeout(total=_REQUEST_SECONDS)
         connector = aiohttp.TCPConnector(limit=0)
+        watch = asyncio.create_task(self._watch_lateness(), name="lateness")
         async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session, asyncio.TaskGroup() as tasks:
             for number, conversations in enumerate(agents):
                 delay = self._shape.pause_seconds * 2 * number / len(agents)
                 tasks.create_task(self._agent(session, conversations, delay))
+        watch.cancel()
+
+    async def _watch_lateness(self) -> None:
+        while True:
+            due = time.perf_counter() + 0.1
+            await asyncio.sleep(0.1)
+            self.lateness.append(time.perf_counter() - due)
 
     async def _agent(self, session: aiohttp.ClientSession, conversations: list[Conversation], delay: float) -> None:
         await asyncio.sleep(delay)

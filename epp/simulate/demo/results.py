@@ -33,9 +33,13 @@ class Run:
 
     policy: str
     label: str
+    events: bool = False
+    """Whether the picker follows the workers' KV events."""
     measured: list[Measured] = field(default_factory=list)
     predictions: Predictions | None = None
-    """None: the policy follows no events."""
+    """None: the policy does not look at caches."""
+    late_seconds: float = 0.0
+    """How late the client's timers fired, 95th percentile: what a busy machine adds to every time here."""
 
     @property
     def picks(self) -> list[int]:
