@@ -7,8 +7,9 @@ import asyncio
 import json
 import random
 import statistics
+import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +18,7 @@ from time import perf_counter
 from prometheus_client import CollectorRegistry
 from tokenizers import Tokenizer
 
+from benchmarks.report import report
 from epp.kvcache.keys import PrefixKeys
 from epp.prompts.model_files import load_model_files
 from epp.prompts.reader import PromptReader
@@ -103,15 +105,6 @@ def seconds(work: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def report(name: str, value: float, baseline: float | None, unit: str = "ms") -> None:
-    ratio = None if baseline is None else round(value / baseline, 4)
-    shown = None if baseline is None else round(baseline, 3)
-    print(
-        json.dumps({"name": name, "value": round(value, 3), "unit": unit, "baseline": shown, "ratio": ratio}),
-        flush=True,
-    )
-
-
 async def turn30(bench: Bench) -> None:
     """An agent's conversation grows turn by turn to 80,000 tokens; the last turn against encoding all of it."""
     ours, whole = [], []
@@ -122,7 +115,7 @@ async def turn30(bench: Bench) -> None:
         ours.append(await bench.read(chat(messages)))
         text = bench.text(messages)
         whole.append(seconds(partial(bench.plain.encode, text, add_special_tokens=False)))
-    report("tokens_turn30", statistics.median(ours) * 1000, statistics.median(whole) * 1000)
+    report("tokens_turn30", statistics.median(ours) * 1000, "ms", statistics.median(whole) * 1000)
 
 
 async def cold(bench: Bench) -> None:
@@ -136,7 +129,7 @@ async def cold(bench: Bench) -> None:
         plain.append(
             await asyncio.to_thread(seconds, partial(bench.plain.encode_batch_fast, [text], add_special_tokens=False))
         )
-    report("tokens_cold", statistics.median(ours) * 1000, statistics.median(plain) * 1000)
+    report("tokens_cold", statistics.median(ours) * 1000, "ms", statistics.median(plain) * 1000)
 
 
 async def warm(bench: Bench) -> None:
@@ -155,7 +148,7 @@ async def warm(bench: Bench) -> None:
         keys.of_prompt(request.prompt.tokens, "", 16, ())
         ours.append(perf_counter() - start)
     whole = [seconds(partial(bench.plain.encode, text, add_special_tokens=False)) for _ in range(ROUNDS)]
-    report("tokens_100kb_warm", statistics.median(ours) * 1000, statistics.median(whole) * 1000)
+    report("tokens_100kb_warm", statistics.median(ours) * 1000, "ms", statistics.median(whole) * 1000)
 
 
 async def stall(bench: Bench) -> None:
@@ -177,18 +170,23 @@ async def stall(bench: Bench) -> None:
             await bench.reader.read(path="/v1/completions", content_type="", body=body, request_id="")
 
     idle = await lateness(asyncio.sleep(2))
-    report("tokens_loop_stall", await lateness(prompts()) * 1000, idle * 1000)
+    report("tokens_loop_stall", await lateness(prompts()) * 1000, "ms", idle * 1000)
 
 
-async def main() -> None:
+PARTS = {"tokens_turn30": turn30, "tokens_cold": cold, "tokens_100kb_warm": warm, "tokens_loop_stall": stall}
+
+
+async def main(wanted: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(Path(directory))
-        for part in (turn30, cold, warm, stall):
-            await part(bench)
+        for name, part in PARTS.items():
+            if not wanted or name in wanted:
+                await part(bench)
         status = bench.reader.status()
-        report("tokens_cache_bytes", status.token_cache_bytes, status.token_cache_limit, "B")
+        if not wanted or "tokens_cache_bytes" in wanted:
+            report("tokens_cache_bytes", status.token_cache_bytes, "B", status.token_cache_limit)
         bench.reader.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:]))

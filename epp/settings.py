@@ -302,7 +302,9 @@ class PromptsSettings(BaseModel):
     trust_request_chat_template: bool = _setting(
         False, "Whether chat templates in requests are rendered, as with vLLM's option of that name."
     )
-    tokenizer_threads: int = _setting(1, "Threads that encode large prompts.", ge=1, le=64)
+    tokenizer_threads: int = _setting(
+        0, "Threads that encode large prompts; 0: one less than there are cores, at most 4.", ge=0, le=64
+    )
     tokenize_budget_ms: float = _setting(
         250.0, "Milliseconds that a pick waits for token ids; later, it goes on with those of the beginning.", ge=0
     )

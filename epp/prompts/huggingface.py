@@ -1,6 +1,7 @@
 """A tokenizer of the Hugging Face `tokenizers` library, as a TextEncoder."""
 
 import json
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -11,6 +12,10 @@ from tokenizers import Tokenizer
 
 from epp.prompts.cuts import AddedToken
 from epp.prompts.prompt import TokenIds
+
+
+# Prompts are encoded in EPP_TOKENIZER_THREADS threads; the library's own would take every core from the event loop.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class HuggingFaceEncoder:

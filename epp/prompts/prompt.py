@@ -62,6 +62,11 @@ class Prompt:
     unseen_tokens: int = 0
     """About how many more tokens the worker will compute: behind `tokens`, or in further prompts of a batch."""
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether `tokens` are real ids, which may be found in a worker's cache."""
+        return len(self.tokens) > 0 and self.source is not TokenSource.TEXT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

@@ -4,6 +4,7 @@ The path of a prompt: which API -> typed body -> chat template -> token ids. Not
 what cannot be understood is routed without tokens, and counted.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -235,7 +236,7 @@ def _render_service(settings: Settings, workers: Callable[[], Sequence[str]]) ->
 
 def _encoding_limits(settings: Settings) -> EncodingLimits:
     return EncodingLimits(
-        threads=settings.tokenizer_threads,
+        threads=settings.tokenizer_threads or min(max((os.cpu_count() or 1) - 1, 1), 4),
         budget_seconds=settings.tokenize_budget_ms / 1000,
         queued_characters=settings.tokenize_queue_bytes,
         check_share=settings.token_check_share,

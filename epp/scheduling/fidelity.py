@@ -53,7 +53,7 @@ class Fidelity:
     def ended(self, outcome: Outcome) -> None:
         """Take in one request; those without tokens, report or pick teach nothing."""
         pick, usage = outcome.pick, outcome.usage
-        if pick is None or usage is None or usage.cached_tokens is None or not len(outcome.request.prompt.tokens):
+        if pick is None or usage is None or usage.cached_tokens is None or not outcome.request.prompt.has_ids:
             return
         endpoint = pick.decision.endpoint
         if outcome.served not in {None, endpoint.host_port}:
