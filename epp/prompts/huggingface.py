@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 from epp.prompts.cuts import AddedToken
 from epp.prompts.prompt import TokenIds
 
-
 # Prompts are encoded in EPP_TOKENIZER_THREADS threads; the library's own would take every core from the event loop.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
