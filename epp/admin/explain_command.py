@@ -31,13 +31,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.request_id:
         records = [record for record in records if record.request_id == arguments.request_id]
     records = records[: arguments.last]
+    if not records:
+        print("epp: no such decision is kept", file=sys.stderr)  # noqa: T201
+        return 1
     others = [] if arguments.policy is None else [_again(record, arguments.policy) for record in records]
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.encode(others or records) + b"\n")
     else:
         for i, record in enumerate(records):
             _print(record, others[i] if others else None)
-    return 0 if records else 1
+    return 0
 
 
 def _document(arguments: argparse.Namespace) -> bytes:
