@@ -78,7 +78,7 @@ def test_every_tokenizer_has_places_that_are_safe(name, expected):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(text=TEXTS, least=st.integers(1, 40))
 def test_parts_give_the_tokens_of_the_whole(name, text, least):
     chunks = Cutter(rules(name), least).cut(text)
@@ -87,7 +87,7 @@ def test_parts_give_the_tokens_of_the_whole(name, text, least):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(text=TEXTS, more=TEXTS)
 def test_a_longer_text_has_the_chunks_of_its_beginning(name, text, more):
     short, long = (Cutter(rules(name), 8).cut(part) for part in (text, text + more))

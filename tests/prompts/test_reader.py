@@ -193,3 +193,23 @@ async def test_a_prompt_with_an_image_is_known_up_to_the_image(reader, plain):
     assert request.prompt.tokens.tolist() == plain.encode(text, add_special_tokens=False).ids
     assert request.prompt.unseen_tokens > 0
     assert reader.status().without_tokens["media"] >= 1
+
+
+async def test_a_conversation_rendered_apart_gives_the_same_ids(reader, model_directory):
+    settings = Settings(
+        tokenizer_path=model_directory, render_inline_bytes=0, tokenize_budget_ms=60_000, render_budget_ms=60_000
+    )
+    apart = PromptReader.from_settings(settings, CollectorRegistry())
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"b": [1.0, None], "a": "é"}}}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1.50}'}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "one"}, "two"]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "3", "tool_call_id": "c"},
+    ]
+    for body in ({"messages": messages, "tools": [tool]}, {"messages": [{"role": "user", "content": ["a", IMAGE]}]}):
+        here, there = await read(reader, body), await read(apart, body)
+        assert there.prompt.tokens.tolist() == here.prompt.tokens.tolist()
+        assert there.prompt.source is TokenSource.TOKENIZER
+    apart.close()
