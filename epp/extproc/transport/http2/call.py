@@ -171,26 +171,56 @@ class Call:
             self.task.cancel()
 
 
+_REFUSAL_SECONDS = 0.25
+"""A refusal waits this long for the end of its request: an answer before it would race the check of what follows."""
+
+
 class RefusedCall:
     """A request that is answered without being served; whatever else it brings is dropped."""
 
-    def __init__(self, connection: Connection, stream: Http2Stream) -> None:
+    def __init__(self, connection: Connection, stream: Http2Stream, wake: Callable[[], None]) -> None:
         self._connection = connection
         self._stream = stream
+        self._wake = wake
+        self._answer: Callable[[], None] | None = None
+        self._patience: asyncio.TimerHandle | None = None
 
     def refuse(self, error: GrpcError, more: bytes) -> None:
         """Answer with a gRPC status; `more` are further fields."""
-        self._stream.end(trailers_only(error.status, error.text) + more)
-        self._connection.sender.schedule(self._stream)
+        self._hold(lambda: self._stream.end(trailers_only(error.status, error.text) + more))
 
     def refuse_http(self, answer: NotGrpc) -> None:
         """Answer with an HTTP status and its reason as text."""
-        self._stream.send_headers(answer.headers())
-        self._stream.send(answer.text.encode())
-        self._stream.end(answer.trailers())
-        self._connection.sender.schedule(self._stream)
+
+        def send() -> None:
+            self._stream.send_headers(answer.headers())
+            self._stream.send(answer.text.encode())
+            self._stream.end(answer.trailers())
+
+        self._hold(send)
 
     def data(self, payload: bytes) -> None: ...
-    def half_closed(self) -> None: ...
-    def closed(self) -> None: ...
+
+    def half_closed(self) -> None:
+        """The request is over: nothing of it can be wrong any more."""
+        self._send()
+
+    def closed(self) -> None:
+        """Nobody waits for the answer."""
+        self._answer = None
+        self._send()
+
     def writable(self) -> None: ...
+
+    def _hold(self, answer: Callable[[], None]) -> None:
+        self._answer = answer
+        self._patience = asyncio.get_running_loop().call_later(_REFUSAL_SECONDS, self._send)
+
+    def _send(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer()
+            self._connection.sender.schedule(self._stream)
+            self._wake()

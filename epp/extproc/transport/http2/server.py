@@ -144,7 +144,7 @@ class Http2Transport:
         return accept
 
     def _accept(self, link: Link, connection: Connection, stream: Stream, head: RequestHead) -> Receiver:
-        refused = RefusedCall(connection, stream)
+        refused = RefusedCall(connection, stream, link.wake)
         other = not_grpc(head)
         if other is not None:
             refused.refuse_http(other)
