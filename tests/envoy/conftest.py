@@ -13,14 +13,16 @@ from tests.small_model import write_small_model
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the folder's tests; without an Envoy they are skipped, or fail where CI=true."""
+    """Mark the folder's tests; each starts several processes, which takes its time on a busy machine."""
     for item in items:
         if "/tests/envoy/" in str(item.path):
             item.add_marker(pytest.mark.envoy)
+            item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def envoy_installed() -> None:
+    """Without an Envoy the folder's tests are skipped, or fail where CI=true."""
     try:
         find_envoy()
     except EnvoyError as error:

@@ -16,10 +16,8 @@ from tests.envoy.chain import Chain, eventually, running_chain
 SLOW = ("--inter-token-ms", "50")
 
 
-def test_without_endpoints_the_client_gets_503_with_a_reason(
-    tmp_path: Path, model_folder: Path, carrier: TransportName
-) -> None:
-    with running_chain(tmp_path, model_folder, carrier=carrier, workers=()) as chain:
+def test_without_endpoints_the_client_gets_503_with_a_reason(tmp_path: Path, model_folder: Path) -> None:
+    with running_chain(tmp_path, model_folder, workers=()) as chain:
         for answer in (chain.chat("hello"), chain.ask("GET", "/v1/models")):
             assert answer.status == 503
             assert answer.headers["content-type"].startswith("application/json")
@@ -62,16 +60,14 @@ def test_sigterm_lets_a_running_stream_finish_and_exits_0(
         assert chain.picker.process.wait(timeout=20) == 0
 
 
-def test_wrong_bytes_where_events_should_come_from_stop_nothing(
-    tmp_path: Path, model_folder: Path, carrier: TransportName
-) -> None:
+def test_wrong_bytes_where_events_should_come_from_stop_nothing(tmp_path: Path, model_folder: Path) -> None:
     with spewing_port() as raw, junk_publisher() as junk:
         entries = [
             {"name": "raw", "address": "127.0.0.1", "ports": [1], "events_port": raw, "replay_port": raw},
             {"name": "junk", "address": "127.0.0.1", "ports": [2], "events_port": junk},
         ]
         settings = {"EPP_POLICY": "round-robin"}
-        with running_chain(tmp_path, model_folder, carrier=carrier, more=entries, settings=settings) as chain:
+        with running_chain(tmp_path, model_folder, more=entries, settings=settings) as chain:
             statuses = [chain.chat(f"hello {i}").status for i in range(8)]
             assert set(statuses) <= {200, 503}
             assert statuses.count(200) >= 4, "the healthy half serves; the ports without a worker are soon avoided"
