@@ -1,4 +1,4 @@
-"""One real API server for all tests of this folder; they run one after the other, since some of them break it."""
+"""One real API server for each test process: some tests break it, so it cannot be shared."""
 
 import os
 import subprocess
@@ -19,7 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.kubernetes)
-            item.add_marker(pytest.mark.xdist_group("kubernetes"))
             item.add_marker(pytest.mark.timeout(BUILD_SECONDS))
 
 
