@@ -74,3 +74,12 @@ async def settled(world: World) -> None:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("a stream stayed open")
+
+
+async def loaded(world: World, in_flight: list[int]) -> None:
+    """Wait until each endpoint has this many requests: an answer may arrive before the load has moved."""
+    for _ in range(500):
+        if world.scheduler.load.in_flight.tolist() == in_flight:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(world.scheduler.load.in_flight.tolist())

@@ -6,7 +6,7 @@ import pytest
 from epp._pb.base_pb2 import Metadata
 from epp._pb.external_processor_pb2 import ProcessingRequest
 from epp.scheduling.outcome import Ending
-from tests.extproc.grpc_gateway import Gateway, settled
+from tests.extproc.grpc_gateway import Gateway, loaded, settled
 from tests.extproc.world import (
     BUFFERED,
     DESTINATION,
@@ -51,7 +51,7 @@ async def test_istio_reads_the_metadata_and_reports_who_served(world: World, cha
     elsewhere = {"pick": "10.0.0.1:8000", "served": "10.0.0.2:8000"}
     await gateway.send(with_metadata(response_headers(), **elsewhere))
     await gateway.answers(1)
-    assert world.scheduler.load.in_flight.tolist() == [0, 1]
+    await loaded(world, [0, 1])
     await gateway.send(with_metadata(response_body(b"{}"), **elsewhere))
     await gateway.send(with_metadata(response_body(b"", end=True), **elsewhere))
     assert streamed(await gateway.rest(), "response_body") == (b"{}", [False, True])
