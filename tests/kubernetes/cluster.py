@@ -89,12 +89,15 @@ class Cluster:
         """Install definitions that are not there yet, and wait until they are served."""
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         known = {item["metadata"]["name"] for item in (await self.call("GET", path))["items"]}
+        fresh = [crd for crd in crds if crd["metadata"]["name"] not in known]
+        for crd in fresh:
+            await self.create(path, crd)
         for crd in crds:
             name = crd["metadata"]["name"]
-            if name not in known:
-                await self.create(path, crd)
             while not _established(await self.call("GET", f"{path}/{name}")):  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.05)
+        if fresh:  # a watch begun in the first moments was seen to stay silent while the server swaps its storage
+            await asyncio.sleep(2)
 
 
 def running(address: str, *, ready: bool = True, restarts: int = 0) -> dict:
