@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epp.kvcache.events import Removed, Skip, Stored, Tier
-from epp.kvcache.keys import PrefixKeys
+from epp.kvcache.keys import Keys, PrefixKeys
 from epp.kvcache.leads import Path, follow, layered_lead, leads
 from epp.kvcache.prefix_index import FULL_CREDIT, Match, weigh
 from epp.kvcache.runs import OFFSET_BITS, OFFSET_MASK, Run
@@ -88,6 +88,7 @@ class RunIndex:
         self._free_slots: list[int] = []
         self._retired: deque[_Layer] = deque()
         self._columns = 0
+        self._last: tuple[Prompt, int, Keys] | None = None
         self.entries = 0
         self.evicted = 0
         self.confirmed = 0
@@ -189,7 +190,7 @@ class RunIndex:
 
     def stand_ins(self, prompt: Prompt, tokens: int, block_size: int) -> list[int]:
         """Stand-ins for the hashes of the prompt's first full blocks, held or not."""
-        keys = self._keys.of_prompt(prompt.tokens[:tokens], prompt.namespace, block_size, prompt.media)
+        keys = self._keys_of(prompt, tokens, block_size)
         return [~key for key in keys.tolist()]
 
     def name(self, rank: int, prompt: Prompt, tokens: int, block_size: int, hash_: int) -> None:
@@ -203,7 +204,7 @@ class RunIndex:
     def _follow(self, rank: int, prompt: Prompt, tokens: int, block_size: int) -> tuple[list[int], _Where]:
         """Keys of the blocks behind those that the rank holds without a hole, and where the held ones end."""
         forest = self._forest(block_size)
-        keys = self._keys.of_prompt(prompt.tokens[:tokens], prompt.namespace, block_size, prompt.media)
+        keys = self._keys_of(prompt, tokens, block_size)
         slot = self._layer(rank, Tier.GPU).slot
         where = _Where(forest, None, _NOWHERE, 0)
         for run, matched in follow(forest.heads, keys.data):
@@ -214,6 +215,14 @@ class RunIndex:
                 break
         return keys[where.blocks :].tolist(), where
 
+    def _keys_of(self, prompt: Prompt, tokens: int, block_size: int) -> Keys:
+        """Keys of the full blocks in the prompt's first `tokens` tokens; one request asks for them several times."""
+        last = self._last
+        if last is None or last[0] is not prompt or last[1] != block_size:
+            keys = self._keys.of_prompt(prompt.tokens, prompt.namespace, block_size, prompt.media)
+            last = self._last = (prompt, block_size, keys)
+        return last[2][: tokens // block_size]
+
     # Lookup.
 
     def match(self, prompt: Prompt) -> Match:
@@ -223,7 +232,7 @@ class RunIndex:
         for forest in self._forests.values():
             if not forest.heads or len(tokens) <= forest.block_size:
                 continue
-            keys = self._keys.of_prompt(tokens[:-1], prompt.namespace, forest.block_size, prompt.media)
+            keys = self._keys_of(prompt, len(tokens) - 1, forest.block_size)
             path = follow(forest.heads, keys.data)
             if path:
                 blocks = leads(path, len(self._slot_columns))
