@@ -2,7 +2,9 @@
 
 import threading
 import time
+from http.client import HTTPException
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -12,19 +14,16 @@ THREADS = 4
 
 
 def test_after_the_first_failure_at_most_two_more_requests_fail(tmp_path: Path, model_folder: Path) -> None:
-    with running_chain(tmp_path, model_folder, workers=("w0", "w1", "w2")) as chain:
-        load = Load(chain)
-        load.start()
+    """There may be no failure at all: the worker's closed event socket can be heard before a request meets it."""
+    with running_chain(tmp_path, model_folder, workers=("w0", "w1", "w2")) as chain, Load(chain) as load:
         eventually(lambda: len(load.answers) > 20)
         chain.workers[0].process.kill()
-        eventually(lambda: bool(load.failures()))
-        first = min(ended for _, ended, _ in load.failures())
-        time.sleep(2)
-        load.stop()
-        late = [(begun, ended) for begun, ended, _ in load.failures() if begun > first]
-        assert len(late) <= 2
-        assert len([begun for begun, _, status in load.answers if begun > first and status == 200]) > 20
         dead = f"127.0.0.1:{chain.workers[0].port}"
+        eventually(lambda: chain.status()["suspects"]["suspended"] == [dead])
+        first = min((ended for _, ended, _ in load.failures()), default=time.monotonic())
+        eventually(lambda: len([begun for begun, _, status in load.answers if begun > first and status == 200]) > 20)
+        load.stop()
+        assert len([begun for begun, _, _ in load.failures() if begun > first]) <= 2
         assert chain.status()["suspects"]["suspended"] == [dead]
 
 
@@ -52,9 +51,13 @@ class Load:
         self.answers: list[tuple[float, float, int]] = []
         """When it began, when it ended, and its status; 0: no answer."""
 
-    def start(self) -> None:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         self._going = False
@@ -71,6 +74,6 @@ class Load:
             begun = time.monotonic()
             try:
                 status = self._chain.chat(f"thread {number} turn {turn}").status
-            except OSError:
+            except (OSError, HTTPException):
                 status = 0
             self.answers.append((begun, time.monotonic(), status))
