@@ -26,6 +26,11 @@ class SequenceOutput(Protocol):
         """Ask for all batches from number `start` on; ends a replay that still runs."""
 
 
+_LOSSY_REPLAY = 1000
+"""Batches after which older publishers silently drop the rest of a replay, perhaps its end marker too (vLLM up to 0.32
+leaves ZeroMQ's default mark on the socket that answers): so long a replay is followed by another for what it lacked."""
+
+
 @dataclass(slots=True)
 class SequenceCounts:
     """What happened to the batches of one publisher."""
@@ -56,6 +61,7 @@ class Sequence:
         self._recent: OrderedDict[int, int] = OrderedDict()
         self._asked: int | None = None
         self._answered = False
+        self._answers = 0
         self._held: dict[int, bytes] = {}
         self._newest_live = -1
         self._hole_tried: int | None = None
@@ -109,6 +115,7 @@ class Sequence:
         """A batch from the replay that runs."""
         if self._asked is None:
             return
+        self._answers += 1
         if not self._answered:
             self._answered = True
             self._unanswered = 0
@@ -227,6 +234,7 @@ class Sequence:
             self._newest_live = -1
         self._asked = start
         self._answered = self._mending = False
+        self._answers = 0
         self.counts.replays += 1
         self._output.ask_replay(start)
 
@@ -242,7 +250,10 @@ class Sequence:
                     return
                 self._lose(seq - self._next)
             self._take(seq, self._held.pop(seq))
-        self._end_replay()
+        if self._answers >= _LOSSY_REPLAY and self._last is not None:
+            self._ask(self._last)
+        else:
+            self._end_replay()
 
     def _end_replay(self) -> None:
         self._asked = None

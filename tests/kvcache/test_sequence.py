@@ -93,6 +93,18 @@ def test_a_replay_that_loses_batches_is_asked_again_from_the_hole():
     assert sequence.complete
 
 
+def test_a_replay_whose_end_is_lost_is_asked_again_though_nothing_newer_shows_the_loss():
+    output = Output()
+    sequence = Sequence(output, can_replay=True)
+    sequence.connected()
+    replay(sequence, output, batches(1500)[:1000])
+    assert output.asked == [0, 999]
+    assert sequence.replaying
+    replay(sequence, output, batches(1500))
+    assert output.applied == batches(1500)
+    assert not sequence.replaying
+
+
 def test_a_hole_is_final_after_one_more_replay():
     sequence, output = started()
     sequence.live(4, b"a4")
