@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import json
 import sys
 import tempfile
 import threading
@@ -109,7 +110,8 @@ def _keep(workers: Sequence[Worker], model: Path, folder: Path, console: Console
     forget_caches(workers)
     with gateway(KV_POLICY, model, folder, events=True) as (picker, envoy):
         console.print("\nThe chain keeps running; Ctrl-C ends it. Try, twice:\n", highlight=False)
-        body = '{"model": "demo", "max_tokens": 20, "messages": [{"role": "user", "content": "Say hello"}]}'
+        message = {"role": "user", "content": " ".join(["Say hello, and then hello again."] * 12)}
+        body = json.dumps({"model": "demo", "max_tokens": 20, "messages": [message]})  # several blocks: a hit shows
         url = f"http://{envoy.address}/v1/chat/completions"
         console.print(f"  curl -i {url} -H 'content-type: application/json' -d '{body}'", soft_wrap=True, markup=False)
         console.print(f"  curl http://127.0.0.1:{picker.admin_port}/status", soft_wrap=True)
