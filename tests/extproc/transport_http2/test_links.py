@@ -15,8 +15,8 @@ from .peer import REQUEST, Peer, data, goaway_code, kinds
 GREETING = frames.PREFACE + frames.settings({}) + frames.frame(FrameType.SETTINGS, frames.ACK, 0)
 
 
-async def read_to_the_end(reader: asyncio.StreamReader) -> list[Frame]:
-    return list(FrameReader(1 << 24).feed(await asyncio.wait_for(reader.read(), 15)))
+async def read_to_the_end(reader: asyncio.StreamReader, before: bytes = b"") -> list[Frame]:
+    return list(FrameReader(1 << 24).feed(before + await asyncio.wait_for(reader.read(), 15)))
 
 
 def counted(metrics: Http2Metrics, what: str, **labels: str) -> float | None:
@@ -47,7 +47,30 @@ async def test_who_never_greets_is_sent_away(serving: Serving):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(frames.PREFACE[:10])
     assert goaway_code(await read_to_the_end(reader)) is ErrorCode.SETTINGS_TIMEOUT
-    assert counted(transport.metrics, "broken", code="settings_timeout") == 1
+    writer.close()
+    await eventually(lambda: counted(transport.metrics, "broken", code="settings_timeout") == 1)
+
+
+async def test_the_last_words_reach_a_peer_that_was_still_talking(serving: Serving):
+    """A close with unread bytes would be a TCP reset, and the GOAWAY lost."""
+    transport, port = await serving()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GREETING + frames.frame(FrameType.PING, 0, 0, b"short"))
+    first = await reader.readexactly(1)
+    for _ in range(20):
+        writer.write(frames.frame(FrameType.PING, 0, 0, b"12345678"))
+        await asyncio.sleep(0)
+    assert goaway_code(await read_to_the_end(reader, first)) is ErrorCode.FRAME_SIZE_ERROR
+    writer.close()
+    await eventually(lambda: transport.status().connections == 0)
+
+
+async def test_a_peer_that_stays_after_the_end_is_hung_up_on(serving: Serving):
+    transport, port = await serving()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(GREETING + frames.frame(FrameType.PING, 0, 0, b"short"))
+    await read_to_the_end(reader)
+    await eventually(lambda: transport.status().connections == 0)
     writer.close()
 
 

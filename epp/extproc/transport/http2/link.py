@@ -12,7 +12,8 @@ from epp.extproc.transport.http2.metrics import Http2Metrics
 
 _HIGH_WATER = 512 * 1024
 """Bytes in the socket's buffer above which bodies wait where they are counted."""
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 3.0
+"""Time that a peer has to close its half after we have closed ours."""
 _DRAIN_NOTICE_SECONDS = 1.0
 """Time after the first GOAWAY in which a peer may still open streams, if it does not say that it has heard."""
 
@@ -59,6 +60,8 @@ class Link(asyncio.Protocol):
         self.wake()
 
     def data_received(self, data: bytes) -> None:
+        if self._closing_since is not None:
+            return
         self._heard_at = self._loop.time()
         self._pinged = False
         self.connection.receive(data)
@@ -147,10 +150,23 @@ class Link(asyncio.Protocol):
                     transport.abort()
                     return
         if connection.over:
-            self._closing_since = self._loop.time()
-            transport.close()
+            self._end(transport)
         elif connection.sender.waits and self._blocked_since is None:
             self.wake()
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """Close our half and let the peer close its own.
+
+        What the peer has sent meanwhile is read and dropped: bytes that lie unread at a close become a TCP reset, which
+        can take the last frames from the peer before it reads them (RFC 9112 section 9.6 tells the same of HTTP/1.1).
+        """
+        if self._closing_since is not None:
+            return
+        self._closing_since = self._loop.time()
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
 
 
 def _speaks_http2(transport: asyncio.Transport) -> bool:
