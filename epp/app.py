@@ -33,6 +33,7 @@ from epp.scheduling.config_watch import ConfigWatch
 from epp.scheduling.ejection import Ejection, EjectionRules
 from epp.scheduling.estimates import Estimates
 from epp.scheduling.explain import DecisionRecord, Recorded
+from epp.scheduling.explain_header import explain_header_from
 from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.models import Models
 from epp.scheduling.policies import disaggregation_from, policy_from
@@ -116,6 +117,7 @@ class App:
                 Estimates(self.scheduler.load, self.registry),
             ),
             registry=self.registry,
+            explain=explain_header_from(settings, self._newest_decision),
         )
         self.health = Health()
         self.transport = transport_for(settings, self.servicer.serve, health=self.health, registry=self.registry)
@@ -156,6 +158,9 @@ class App:
 
     def _last_decisions(self) -> list[DecisionRecord]:
         return self.decisions.records()
+
+    def _newest_decision(self) -> DecisionRecord | None:
+        return self.decisions.newest()
 
     def status(self) -> Status:
         """What `/status` says now."""

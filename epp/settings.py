@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 PREFIX = "EPP_"
@@ -58,6 +58,7 @@ class Explain(StrEnum):
 
     OFF = "off"
     LOG = "log"
+    HEADER = "header"
 
 
 class Decider(StrEnum):
@@ -401,7 +402,14 @@ class SchedulingSettings(BaseModel):
     prefill_missing: Missing = _setting(
         Missing.AGGREGATE, "Without a ready prefill worker: aggregate (the decode worker prefills) or refuse (503)."
     )
-    explain: Explain = _setting(Explain.OFF, "log: a sample of decisions goes to the log, with its candidates.")
+    explain: Explain = _setting(
+        Explain.OFF,
+        "log: a sample of decisions goes to the log, with its candidates; header: callers that send the secret in "
+        "`x-epp-explain` get the decision in the response header `x-epp-decision`.",
+    )
+    explain_secret: SecretStr | None = _setting(
+        None, "Secret of EPP_EXPLAIN=header, at least 16 characters: cached tokens tell what others asked."
+    )
     explain_sample: float = _setting(0.01, "Share of decisions that EPP_EXPLAIN=log logs.", ge=0, le=1)
     explain_keep: int = _setting(
         100, "Last decisions kept for /decisions on the admin port and `epp explain`.", ge=0, le=10_000

@@ -14,12 +14,13 @@ from epp.extproc import wire
 from epp.extproc.body import Budget, HeldBody
 from epp.extproc.hygiene import STEERING_HEADER, removed_headers
 from epp.extproc.metadata import headers_of, listed, plain_host
-from epp.extproc.pick_answer import PickAnswers, served_echo
+from epp.extproc.pick_answer import PickAnswers, explained, served_echo
 from epp.extproc.refusal import Refusal, immediate_response
 from epp.extproc.request_side import Duplex, RequestSide, Turnwise
 from epp.extproc.response import ResponseWatch
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.wire import Place
+from epp.scheduling.explain_header import ASKING_HEADER
 from epp.scheduling.scheduler import Decision
 from epp.settings import BodyMode
 
@@ -58,7 +59,7 @@ class ExchangeKit:
         self.rules = rules
         self.budget = Budget(rules.max_buffered_bytes)
         self.answers = PickAnswers(rules.names, trusted=rules.trusted, echo_served=rules.conformance_hooks)
-        self.untrusted = frozenset(removed_headers(rules.names, rules.trusted))
+        self.untrusted = frozenset(removed_headers(rules.names, rules.trusted)) - {ASKING_HEADER}
         if rules.conformance_hooks:
             self.untrusted -= {STEERING_HEADER}
 
@@ -76,6 +77,8 @@ class Exchange:
         self.response_mode = kit.rules.response_body_mode
         self.observed = False
         """The gateway only shows us the traffic and ignores every answer."""
+        self.explanation = ""
+        """What the client may know of the decision, in a response header; empty: nothing."""
         self._kit = kit
         self._request: RequestSide | None = None
         self._picked = False
@@ -190,6 +193,8 @@ class Exchange:
         self.response.ended = self.response.ended or request.response_headers.end_of_stream
         if self._kit.rules.conformance_hooks:
             return [served_echo(self.response.served)]
+        if self.explanation:
+            return [explained(self.explanation)]
         return [wire.OK[Place.RESPONSE_HEADERS]]
 
     def _response_body(self, _side: RequestSide, request: ProcessingRequest) -> list[bytes]:

@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from epp.scheduling.explain_header import ASKING_HEADER
+
 STEERING_HEADER = "test-epp-endpoint-selection"
 """Request header with which the Gateway's conformance suite chooses the endpoint; obeyed only with the hooks on."""
 
@@ -60,4 +62,4 @@ class Names:
 def removed_headers(names: Names, trusted: Collection[str]) -> tuple[str, ...]:
     """What is taken off every request; `trusted` headers reach the worker as the client set them."""
     everything = (*OBJECTIVE_HEADERS, *_INTERNAL_HEADERS, names.destination, names.subset, names.served)
-    return tuple(name for name in dict.fromkeys((*everything, STEERING_HEADER)) if name not in trusted)
+    return tuple(name for name in dict.fromkeys((*everything, STEERING_HEADER, ASKING_HEADER)) if name not in trusted)

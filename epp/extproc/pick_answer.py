@@ -14,6 +14,7 @@ from epp.extproc import wire
 from epp.extproc.hygiene import Names, removed_headers
 from epp.extproc.refusal import header
 from epp.extproc.wire import Place
+from epp.scheduling.explain_header import ANSWERING_HEADER
 from epp.scheduling.scheduler import Decision
 
 _MAX_KEPT = 4096
@@ -87,6 +88,14 @@ def _destination(decision: Decision) -> str:
     if not decision.fallbacks:
         return decision.endpoint.host_port
     return ",".join([decision.endpoint.host_port, *(endpoint.host_port for endpoint in decision.fallbacks)])
+
+
+def explained(explanation: str) -> bytes:
+    """The answer to response headers that tells the client why its request went where it went."""
+    mutation = HeaderMutation(set_headers=[header(ANSWERING_HEADER, explanation)])
+    return ProcessingResponse(
+        response_headers=HeadersResponse(response=CommonResponse(header_mutation=mutation))
+    ).SerializeToString()
 
 
 def served_echo(served: str) -> bytes:

@@ -21,6 +21,7 @@ from epp.extproc.rules import ExchangeRules
 from epp.extproc.transport.stream import Stream
 from epp.prompts.prompt import Request
 from epp.scheduling.eligible import NoEndpointError
+from epp.scheduling.explain_header import ExplainHeader
 from epp.scheduling.models import UnknownModelError
 from epp.scheduling.outcome import Ending, Observer, Outcome
 from epp.scheduling.scheduler import Pick, Scheduler
@@ -78,11 +79,13 @@ class Servicer:
         observers: Sequence[Observer] = (),
         rules: ExchangeRules,
         registry: CollectorRegistry,
+        explain: ExplainHeader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
         self._scheduler = scheduler
         self._observers = tuple(observers)
+        self._explain = explain
         self._rules = rules
         self._kit = ExchangeKit(rules)
         self._metrics = ExchangeMetrics(registry)
@@ -180,6 +183,8 @@ class Servicer:
             _log.exception("picking an endpoint failed", request_id=request.id)
             visit.request = Request(id=request.id, size=request.size)
             visit.pick = self._picked_blindly(exchange, visit.request)
+        if self._explain is not None and visit.pick is not None and self._explain.asked(exchange.head.get):
+            exchange.explanation = self._explain.explanation(visit.pick.decision)
         visit.picked_at = self._clock()
 
     def _picked(self, exchange: Exchange, request: Request) -> Pick:

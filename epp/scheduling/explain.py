@@ -18,8 +18,8 @@ from epp.scheduling.policy import Choice, Policy
 
 _log = structlog.get_logger(__name__)
 
-_MOST_LOGGED = 8
-"""Candidates in one log line, the cheapest first."""
+_MOST_TOLD = 8
+"""Candidates in a log line or a header, the cheapest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,10 @@ class Recorded:
     def records(self) -> list[DecisionRecord]:
         """The last decisions, newest first."""
         return [_record(made) for made in reversed(self._last)]
+
+    def newest(self) -> DecisionRecord | None:
+        """The last decision; None where none was made, or none is kept."""
+        return _record(self._last[-1]) if self._last else None
 
 
 def decide_again(record: DecisionRecord, policy: Policy) -> DecisionRecord:
@@ -201,9 +205,13 @@ def _known(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
+def cheapest(record: DecisionRecord) -> list[CandidateRecord]:
+    """The candidates that matter, by what they would have cost."""
+    return sorted(record.candidates, key=lambda row: np.inf if row.cost is None else row.cost)[:_MOST_TOLD]
+
+
 def _tell(record: DecisionRecord) -> None:
     """One sampled line; token counts of other tenants' prompts are in it, so it goes to the operator's log only."""
-    best = sorted(record.candidates, key=lambda row: np.inf if row.cost is None else row.cost)[:_MOST_LOGGED]
     _log.info(
         "decision",
         request_id=record.request_id,
@@ -218,6 +226,6 @@ def _tell(record: DecisionRecord) -> None:
                 "in_flight": row.in_flight,
                 "predicted_ttft": round(row.wait_seconds + row.work_seconds, 4),
             }
-            for row in best
+            for row in cheapest(record)
         ],
     )

@@ -25,6 +25,8 @@ from epp.extproc.servicer import Servicer
 from epp.extproc.transport.stream import StreamGoneError
 from epp.kvcache.prefix_index import Match
 from epp.prompts.prompt import Prompt, Request
+from epp.scheduling.explain import Recorded
+from epp.scheduling.explain_header import ExplainHeader
 from epp.scheduling.outcome import Outcome
 from epp.scheduling.round_robin import RoundRobin
 from epp.scheduling.scheduler import Scheduler
@@ -71,11 +73,16 @@ class World:
     """Some workers, and the servicer that picks among them."""
 
     def __init__(
-        self, workers: int = 2, rules: ExchangeRules | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        workers: int = 2,
+        rules: ExchangeRules | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        explain_secret: str = "",
     ) -> None:
         self.pool = Pool()
         self.pool.replace(Endpoint(name=f"w{i}", address=f"10.0.0.{i + 1}", port=8000) for i in range(workers))
-        self.scheduler = Scheduler(pool=self.pool, index=EmptyIndex(), policy=RoundRobin())
+        self.decisions = Recorded(RoundRobin(), keep=10)
+        self.scheduler = Scheduler(pool=self.pool, index=EmptyIndex(), policy=self.decisions)
         self.reader = PlainReader()
         self.registry = CollectorRegistry()
         self.outcomes = Outcomes()
@@ -86,6 +93,7 @@ class World:
             rules=rules or ExchangeRules(),
             registry=self.registry,
             clock=clock,
+            explain=ExplainHeader(explain_secret, self.decisions.newest) if explain_secret else None,
         )
 
     @property
