@@ -13,12 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from epp.settings import PREFIX
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tests.waiting import free_port
 
 
 @pytest.fixture

@@ -36,13 +36,13 @@ def child(
 
 
 def start_child(
-    command: Sequence[str], *, log: Path, environ: Mapping[str, str] | None = None
+    command: Sequence[str], *, log: Path, environ: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start `command`; the kernel kills it should this process die."""
+    """Start `command` in `folder`; the kernel kills it should this process die."""
     wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
     with log.open("ab") as output:
         return subprocess.Popen(  # noqa: S603 - commands come from our own code
-            wrapper, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ
+            wrapper, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ, cwd=folder
         )
 
 

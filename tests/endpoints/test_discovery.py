@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from epp.endpoints.kubernetes.client import NoClusterError
 from epp.endpoints.membership import Membership
 from epp.endpoints.pool import Pool
 from epp.settings import EndpointsSettings, SettingsError
+from tests.waiting import until
 
 
 def discovery(pool: Pool, **settings: object) -> Discovery:
@@ -28,13 +28,6 @@ async def running(**settings: object):
     await found.start()
     yield pool, found
     await found.stop()
-
-
-async def until(condition) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import time
-from collections.abc import Callable
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
 from epp.endpoints.suspects import Suspects, connects
+from tests.waiting import until
 
 
 class Worker:
@@ -32,13 +32,6 @@ class Worker:
 
 def endpoint(port: int, name: str = "w", address: str = "127.0.0.1", **more: object) -> Endpoint:
     return Endpoint(name=name, address=address, port=port, **more)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture

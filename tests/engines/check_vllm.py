@@ -25,8 +25,8 @@ from epp.kvcache.stream import StreamOptions
 from epp.prompts.namespace import namespace
 from epp.prompts.prompt import Prompt
 from tests.engines import modules
-from tests.engines.free_ports import free_ports
 from tests.engines.vllm_engine import VllmEngine
+from tests.waiting import free_ports
 
 
 class Workload:

@@ -2,9 +2,8 @@
 
 import http.client
 import json
-import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from epp.settings import TransportName
 from epp.simulate.engine.answers import is_answer
 from epp.simulate.envoy import RUN_HEADER, Envoy, EnvoyConfig, running_envoy
 from epp.simulate.processes import Picker, Worker, running_picker, running_workers
+from tests.waiting import eventually
 
 SPOOFED = {"x-gateway-destination-endpoint": "127.0.0.1:1"}
 
@@ -73,14 +73,6 @@ def said(answer: Answer) -> str:
     assert lines[-1] == "[DONE]"
     choices = [choice for line in lines[:-1] for choice in json.loads(line)["choices"]]
     return "".join(choice["delta"].get("content", "") for choice in choices)
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait until `holds`; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from epp.simulate.engine.answers import is_answer
-from tests.envoy.chain import SPOOFED, Chain, eventually, said
+from tests.envoy.chain import SPOOFED, Chain, said
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])

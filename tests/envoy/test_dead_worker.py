@@ -8,7 +8,8 @@ from typing import Self
 
 import pytest
 
-from tests.envoy.chain import Chain, eventually, running_chain
+from tests.envoy.chain import Chain, running_chain
+from tests.waiting import eventually
 
 THREADS = 4
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import zmq
 
 from epp.settings import TransportName
-from tests.envoy.chain import Chain, eventually, running_chain
+from tests.envoy.chain import Chain, running_chain
+from tests.waiting import eventually
 
 SLOW = ("--inter-token-ms", "50")
 

@@ -11,6 +11,7 @@ from epp._pb.external_processor_pb2 import ProcessingResponse
 from epp.extproc.transport.choice import Transport, transport_for
 from epp.extproc.transport.grpcio import SERVICE
 from epp.settings import Settings, TransportName
+from tests.waiting import until
 
 from .world import World
 
@@ -69,17 +70,11 @@ async def served(world: World, carrier: TransportName) -> AsyncIterator[tuple[Tr
 
 async def settled(world: World) -> None:
     """Wait until the server has let go of everything."""
-    for _ in range(500):
-        if not world.servicer.status().open:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("a stream stayed open")
+    await until(lambda: not world.servicer.status().open, said=world.servicer.status)
 
 
 async def loaded(world: World, in_flight: list[int]) -> None:
     """Wait until each endpoint has this many requests: an answer may arrive before the load has moved."""
-    for _ in range(500):
-        if world.scheduler.load.in_flight.tolist() == in_flight:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(world.scheduler.load.in_flight.tolist())
+    await until(
+        lambda: world.scheduler.load.in_flight.tolist() == in_flight, said=world.scheduler.load.in_flight.tolist
+    )

@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -13,6 +12,9 @@ from pathlib import Path
 
 import trustme
 import yaml
+
+from epp.simulate.child import start_child
+from tests.waiting import free_port
 
 START_SECONDS = 90.0
 NAME = "kubetest"
@@ -24,7 +26,7 @@ class ApiServer:
     def __init__(self, binary: Path, directory: Path) -> None:
         self.binary = binary
         self.directory = directory
-        self.port = _free_port()
+        self.port = free_port()
         self.token = secrets.token_hex(16)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         (directory / "certs").mkdir()
@@ -42,12 +44,16 @@ class ApiServer:
 
     def start(self, *flags: str) -> None:
         """Start what does not run, and wait until it says ready."""
+        self.spawn(*flags)
+        self.wait_ready()
+
+    def spawn(self, *flags: str) -> None:
+        """Start what does not run, from the main thread: both processes end with the thread that started them."""
         if "etcd" not in self.processes:
             (self.directory / "etcd.sock").unlink(missing_ok=True)
             self._spawn("etcd", "etcd", "data", "unix://etcd.sock")
         if "apiserver" not in self.processes:
             self._spawn("apiserver", "apiserver", *self._flags(), *flags)
-        self.wait_ready()
 
     def stop(self, which: str, signal_number: int = signal.SIGKILL) -> None:
         """End one process and wait until its port is free."""
@@ -99,16 +105,12 @@ class ApiServer:
         return path
 
     def _spawn(self, which: str, *arguments: str) -> None:
-        with (self.directory / f"{which}.log").open("ab") as log:
-            self.processes[which] = subprocess.Popen(
-                [self.binary, *arguments],
-                cwd=self.directory,  # a socket path is at most 107 bytes, so it is relative
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=os.environ | {"GOGC": "200"},
-            )
+        self.processes[which] = start_child(
+            [str(self.binary), *arguments],
+            log=self.directory / f"{which}.log",
+            environ=os.environ | {"GOGC": "200"},
+            folder=self.directory,  # a socket path is at most 107 bytes, so it is relative
+        )
 
     def _flags(self) -> list[str]:
         return [
@@ -142,9 +144,3 @@ class ApiServer:
             return False
         except OSError:
             return False
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

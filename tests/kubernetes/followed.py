@@ -1,7 +1,5 @@
 """A pool that a running discovery keeps."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -11,6 +9,7 @@ from epp.endpoints.discovery import Discovery
 from epp.endpoints.kubernetes.client import KubernetesClient
 from epp.endpoints.pool import Pool
 from epp.settings import EndpointsSettings
+from tests.waiting import until
 
 
 class Followed:
@@ -24,10 +23,7 @@ class Followed:
         return set(self.pool.snapshot().position)
 
     async def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"still {self.places()}, {self.discovery.status()}"
-            await asyncio.sleep(0.005)
+        await until(condition, seconds, said=lambda: f"{self.places()}, {self.discovery.status()}")
 
     async def until_places(self, *places: str, seconds: float = 30.0) -> None:
         await self.until(lambda: self.places() == set(places), seconds)

@@ -90,7 +90,8 @@ async def test_the_api_server_dies_and_comes_back(api_server: ApiServer, cluster
         api_server.stop("apiserver")
         await followed.until(lambda: all(source.error for source in followed.discovery.status().sources))
         assert followed.places() == {"10.0.0.1:8000", "10.0.0.2:8000"}, "the last state serves"
-        await asyncio.to_thread(api_server.start)
+        api_server.spawn()
+        await asyncio.to_thread(api_server.wait_ready)
         await cluster.delete(f"{cluster.pods}/b")
         await followed.until_places("10.0.0.1:8000")
         await followed.until(lambda: not any(source.error for source in followed.discovery.status().sources))

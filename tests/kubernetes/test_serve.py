@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from epp.simulate.processes import Picker, running_picker
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.test_rights import grant, token
+from tests.waiting import until
 
 
 def status(picker: Picker) -> dict:
@@ -21,13 +21,14 @@ def status(picker: Picker) -> dict:
 
 
 async def until_places(picker: Picker, *places: str) -> dict:
-    deadline = time.monotonic() + 30
-    while True:
-        document = await asyncio.to_thread(status, picker)
-        if {endpoint["host_port"] for endpoint in document["pool"]["endpoints"]} == set(places):
-            return document
-        assert time.monotonic() < deadline, document["discovery"]
-        await asyncio.sleep(0.02)
+    document: dict = {}
+
+    async def there() -> bool:
+        document.update(await asyncio.to_thread(status, picker))
+        return {endpoint["host_port"] for endpoint in document["pool"]["endpoints"]} == set(places)
+
+    await until(there, said=lambda: document["discovery"])
+    return document
 
 
 async def test_serve_follows_the_cluster(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

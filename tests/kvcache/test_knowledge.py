@@ -1,7 +1,6 @@
 """Knowledge of caches follows real publishers through the faults of real networks."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from epp.kvcache.run_index import RunIndex
 from epp.kvcache.stream import StreamOptions
 from epp.prompts.prompt import Prompt
 from tests.kvcache.publisher import CLEARED, Publisher, batch, removed, stored
+from tests.waiting import until
 
 TOKENS = list(range(100, 112))
 PROMPT = Prompt(tokens=np.array([*TOKENS, 1], dtype=np.uint32))
@@ -45,10 +45,7 @@ class World:
         return self.knowledge.index.match(PROMPT).cached_tokens.tolist()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline, self.knowledge.status()
-            await asyncio.sleep(0.01)
+        await until(condition, said=self.knowledge.status)
 
     async def until_cached(self, *tokens: int) -> None:
         await self.until(lambda: self.cached() == list(tokens))

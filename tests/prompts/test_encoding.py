@@ -13,15 +13,9 @@ from epp.prompts.cuts import SPACE, Cutter, safe_rules
 from epp.prompts.encoding import CachedEncoding, EncodingLimits, EncodingThreads
 from epp.prompts.metrics import EncodingMetrics
 from tests.prompts.real_tokenizers import encoder
+from tests.waiting import until
 
 TEXT = "The quick brown fox jumps over the lazy dog, again and again; 1234 times.\n" * 400
-
-
-async def until(holds):
-    """Wait for what a background task brings about."""
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - nothing signals it
-            await asyncio.sleep(0.01)
 
 
 class Slow:

@@ -1,6 +1,5 @@
 """Which model and adapter a request names, where its files come from, and what happens when they change."""
 
-import asyncio
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ from epp.prompts.prompt import TokenSource
 from epp.prompts.reader import PromptReader
 from epp.settings import Settings, SettingsError
 from tests.prompts.real_tokenizers import MISTRAL
+from tests.waiting import until
 
 SMALL = {
     "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"},
@@ -82,11 +82,6 @@ async def test_adapters_have_namespaces_of_their_own(make, small):
 
 async def test_changed_files_are_loaded_again_and_bad_ones_are_not(make, small):
     reader = make(tokenizer_path=small, tokenizer_check_seconds=0.001)
-
-    async def until(holds):
-        async with asyncio.timeout(30):
-            while not await holds():  # noqa: ASYNC110 - nothing signals it
-                await asyncio.sleep(0.01)
 
     async def gives_new():
         return (await read(reader, "m")).prompt.tokens.tolist() == [4, 5]

@@ -1,7 +1,6 @@
 """A changed config file is in force soon; a wrong one changes nothing and is told once."""
 
 import asyncio
-from collections.abc import Callable
 
 from structlog.testing import capture_logs
 
@@ -9,14 +8,7 @@ from epp.scheduling.config_watch import ConfigWatch
 from epp.scheduling.policies import policy_from
 from epp.settings import Settings
 from tests.scheduling.worlds import world
-
-
-async def until(true: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if true():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("never came true")
+from tests.waiting import until
 
 
 async def test_the_file_is_read_again_when_it_changes(tmp_path):

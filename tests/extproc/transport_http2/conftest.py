@@ -75,12 +75,3 @@ async def calling(port: int, *options: tuple[str, int | str]) -> AsyncIterator[g
     """A C-core client's channel."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         yield channel
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until `holds`; fails after ten seconds."""
-    for _ in range(1000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came to hold")

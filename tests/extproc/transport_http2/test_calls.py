@@ -10,8 +10,9 @@ import pytest
 from epp.extproc.transport.http2.call import Call
 from epp.extproc.transport.http2.limits import Limits
 from epp.extproc.transport.http2.stream import Stream
+from tests.waiting import until
 
-from .conftest import METHOD, Echo, Serving, calling, eventually
+from .conftest import METHOD, Echo, Serving, calling
 
 
 async def test_messages_come_back_in_order_on_many_calls_at_once(serving: Serving):
@@ -102,7 +103,7 @@ async def test_a_deadline_ends_the_call_at_the_server_too(echo: Echo, serving: S
         call = channel.stream_stream(METHOD)(timeout=0.2)
         await call.write(b"hang")
         assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await eventually(lambda: echo.ended == ["CancelledError"])
+        await until(lambda: echo.ended == ["CancelledError"])
 
 
 async def test_a_client_that_leaves_cancels_what_serves_it(echo: Echo, serving: Serving):
@@ -110,14 +111,14 @@ async def test_a_client_that_leaves_cancels_what_serves_it(echo: Echo, serving: 
     async with calling(port) as channel:
         call = channel.stream_stream(METHOD)()
         await call.write(b"hang")
-        await eventually(lambda: echo.begun == 1)
+        await until(lambda: echo.begun == 1)
         call.cancel()
-        await eventually(lambda: echo.ended == ["CancelledError"])
+        await until(lambda: echo.ended == ["CancelledError"])
         assert transport.status().open_streams == 0
         call = channel.stream_stream(METHOD)()
         await call.write(b"hang")
-        await eventually(lambda: echo.begun == 2)
-    await eventually(lambda: echo.ended == ["CancelledError"] * 2)
+        await until(lambda: echo.begun == 2)
+    await until(lambda: echo.ended == ["CancelledError"] * 2)
 
 
 async def test_metadata_of_any_kind_is_taken(serving: Serving):
@@ -165,7 +166,7 @@ async def test_what_outlasts_the_drain_is_cancelled(echo: Echo, serving: Serving
     async with calling(port) as channel:
         call = channel.stream_stream(METHOD)()
         await call.write(b"hang")
-        await eventually(lambda: echo.begun == 1)
+        await until(lambda: echo.begun == 1)
         await transport.drain(0.05)
         assert echo.ended == ["CancelledError"]
         assert await call.code() is grpc.StatusCode.UNAVAILABLE
@@ -179,6 +180,6 @@ async def test_streams_that_the_gateway_resets_leave_nothing_behind(echo: Echo, 
             await call.write(b"x")
             assert await call.read() == b"x"
             call.cancel()
-        await eventually(lambda: len(echo.ended) == 100)
+        await until(lambda: len(echo.ended) == 100)
         gc.collect()
         assert not [thing for thing in gc.get_objects() if isinstance(thing, Call | Stream)]

@@ -8,8 +8,9 @@ from epp.extproc.transport.http2.errors import ErrorCode
 from epp.extproc.transport.http2.frames import Frame, FrameReader, FrameType
 from epp.extproc.transport.http2.limits import Limits
 from epp.extproc.transport.http2.metrics import Http2Metrics
+from tests.waiting import until
 
-from .conftest import METHOD, Echo, Serving, eventually
+from .conftest import METHOD, Echo, Serving
 from .peer import REQUEST, Peer, data, goaway_code, kinds
 
 GREETING = frames.PREFACE + frames.settings({}) + frames.frame(FrameType.SETTINGS, frames.ACK, 0)
@@ -48,7 +49,7 @@ async def test_who_never_greets_is_sent_away(serving: Serving):
     writer.write(frames.PREFACE[:10])
     assert goaway_code(await read_to_the_end(reader)) is ErrorCode.SETTINGS_TIMEOUT
     writer.close()
-    await eventually(lambda: counted(transport.metrics, "broken", code="settings_timeout") == 1)
+    await until(lambda: counted(transport.metrics, "broken", code="settings_timeout") == 1)
 
 
 async def test_the_last_words_reach_a_peer_that_was_still_talking(serving: Serving):
@@ -62,7 +63,7 @@ async def test_the_last_words_reach_a_peer_that_was_still_talking(serving: Servi
         await asyncio.sleep(0)
     assert goaway_code(await read_to_the_end(reader, first)) is ErrorCode.FRAME_SIZE_ERROR
     writer.close()
-    await eventually(lambda: transport.status().connections == 0)
+    await until(lambda: transport.status().connections == 0)
 
 
 async def test_a_peer_that_stays_after_the_end_is_hung_up_on(serving: Serving):
@@ -70,7 +71,7 @@ async def test_a_peer_that_stays_after_the_end_is_hung_up_on(serving: Serving):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(GREETING + frames.frame(FrameType.PING, 0, 0, b"short"))
     await read_to_the_end(reader)
-    await eventually(lambda: transport.status().connections == 0)
+    await until(lambda: transport.status().connections == 0)
     writer.close()
 
 
@@ -97,7 +98,7 @@ async def test_a_silent_peer_is_pinged_and_then_given_up(echo: Echo, serving: Se
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     fields = [*REQUEST[:2], (":path", METHOD), *REQUEST[3:]]
     writer.write(GREETING + Peer().headers(1, fields) + data(1, b"\0\0\0\0\x04hang"))
-    await eventually(lambda: echo.begun == 1)
+    await until(lambda: echo.begun == 1)
     answers: list[Frame] = []
     cut = FrameReader(1 << 24)
     try:
@@ -106,7 +107,7 @@ async def test_a_silent_peer_is_pinged_and_then_given_up(echo: Echo, serving: Se
     except ConnectionResetError:
         pass
     assert "PING" in kinds(answers)
-    await eventually(lambda: echo.ended == ["CancelledError"])
+    await until(lambda: echo.ended == ["CancelledError"])
     writer.close()
 
 
@@ -120,11 +121,11 @@ async def test_a_peer_that_reads_nothing_is_given_up_and_costs_bounded_memory(ec
         message = b"flood100000"
         raw.sendall(GREETING + wide + frames.window_update(0, 2**30) + Peer().headers(1, fields))
         raw.sendall(data(1, b"\0\0\0\0" + bytes((len(message),)) + message))
-        await eventually(lambda: echo.begun == 1)
+        await until(lambda: echo.begun == 1)
         await asyncio.sleep(0.2)
         assert transport.status().buffered_bytes < 300_000
-        await eventually(lambda: transport.status().connections == 0)
-        await eventually(lambda: echo.ended == ["CancelledError"])
+        await until(lambda: transport.status().connections == 0)
+        await until(lambda: echo.ended == ["CancelledError"])
 
 
 async def test_a_peer_that_pings_and_reads_nothing_is_cut_off(serving: Serving):
@@ -141,7 +142,7 @@ async def test_a_peer_that_pings_and_reads_nothing_is_cut_off(serving: Serving):
                 await asyncio.wait_for(loop.sock_sendall(raw, ping), 5)
         except (ConnectionResetError, BrokenPipeError, TimeoutError):
             pass
-        await eventually(lambda: transport.status().connections == 0)
+        await until(lambda: transport.status().connections == 0)
 
 
 async def test_a_browser_is_told_what_this_port_is(serving: Serving):
