@@ -77,9 +77,14 @@ class Batch:
 class BatchDecoder:
     """Decodes the batches of one rank; it remembers which cache groups are full attention."""
 
-    def __init__(self) -> None:
-        self._group_is_full: dict[int, bool] = {}
-        self._block_size = 0
+    def __init__(self, block_size: int = 0, groups: Mapping[int, bool] | None = None) -> None:
+        self._group_is_full: dict[int, bool] = dict(groups or {})
+        self._block_size = block_size
+
+    @property
+    def groups(self) -> Mapping[int, bool]:
+        """Cache groups that were named so far, and which of them are full attention."""
+        return self._group_is_full
 
     @property
     def block_size(self) -> int:

@@ -1,11 +1,13 @@
 """One endpoint whose cache is followed: its rank, its stream where it has one, and how sure we are."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from epp.endpoints.endpoint import Endpoint
+from epp.kvcache.image import Anchors, ImageIndex, RankImage, fill
 from epp.kvcache.rank import Rank
-from epp.kvcache.sequence import SequenceCounts
+from epp.kvcache.sequence import Offer, SequenceCounts
 from epp.kvcache.status import RankStatus
 from epp.kvcache.stream import Stream, StreamCounts
 from epp.prompts.prompt import Prompt
@@ -24,6 +26,8 @@ class Followed:
     worker_blocks: int
     source: str = ""
     mended_at: float = 0.0
+    filled_blocks: int = 0
+    """Blocks that came with an image."""
 
     def tick(self, now: float, mend_seconds: float) -> None:
         """What is due: assumptions that end, holes that may be mended."""
@@ -46,6 +50,35 @@ class Followed:
         elif not self.stream.sequence.complete:
             self.rank.reported(prompt, cached_tokens, now)
 
+    def image(self) -> RankImage | None:
+        """What would be in an image of it now, its blocks apart; None while a batch is half in the index."""
+        stream = self.stream
+        if stream is None or stream.indexed is None or not stream.settled:
+            return None
+        digests = stream.sequence.digests(stream.indexed)
+        if stream.indexed not in digests:
+            return None
+        return RankImage(
+            source=self.source,
+            incarnation=self.endpoint.incarnation,
+            sequence=stream.indexed,
+            digests=digests,
+            complete=stream.sequence.complete,
+            block_size=self.rank.decoder.block_size,
+            groups=dict(self.rank.decoder.groups),
+        )
+
+    def offer(self, image: RankImage, index: ImageIndex, anchors: Anchors) -> None:
+        """Begin with an image, if it proves to be of the same publisher."""
+        if self.stream is not None:
+            offer = Offer(image.sequence, image.digests, image.complete)
+            self.stream.offer(offer, self._fill(image, index, anchors))
+
+    def _fill(self, image: RankImage, index: ImageIndex, anchors: Anchors) -> Iterator[None]:
+        self.rank.resume(image.block_size, image.groups)
+        self.filled_blocks = image.blocks
+        yield from fill(index, self.rank.number, image.segments, anchors)
+
     def close(self) -> None:
         """Forget the endpoint."""
         if self.stream is not None:
@@ -64,7 +97,7 @@ class Followed:
             return 0.5, "a replay runs"
         if sequence.complete:
             return 1.0, ""
-        seen = min(1.0, self.rank.counts.stored / self.worker_blocks)
+        seen = min(1.0, (self.rank.counts.stored + self.filled_blocks) / self.worker_blocks)
         why = (
             f"{sequence.counts.lost} batches lost" if sequence.counts.lost else "events from before we came are unknown"
         )
@@ -108,5 +141,7 @@ class Followed:
             cleared=events.cleared,
             full_queues=stream.full_queues,
             faults=stream.faults,
+            filled=stream.filled,
+            refused=stream.refused,
             skipped={str(reason): count for reason, count in events.skipped.items()},
         )

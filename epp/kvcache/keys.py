@@ -29,13 +29,23 @@ class PrefixKeys:
     """
 
     def __init__(self, secret: bytes | None = None, *, max_tokens: int = 1 << 20) -> None:
-        self._secret = secrets.token_bytes(32) if secret is None else secret
         self._max_tokens = max_tokens
-        self._keys: Keys = np.empty(0, dtype=np.uint64)
-        self._key_sums: Keys = np.zeros(1, dtype=np.uint64)
-        self._grow(_CHUNK)
         self.seed = lru_cache(maxsize=1024)(self._seed)
         """Key of the empty prefix in a namespace."""
+        self.take(secrets.token_bytes(32) if secret is None else secret)
+
+    def take(self, secret: bytes) -> None:
+        """Begin anew with another secret; keys that were made before mean nothing any more."""
+        self.secret = secret
+        self._keys: Keys = np.empty(0, dtype=np.uint64)
+        self._key_sums: Keys = np.zeros(1, dtype=np.uint64)
+        self.seed.cache_clear()
+        self._grow(_CHUNK)
+
+    @property
+    def secret_id(self) -> bytes:
+        """Tells secrets apart without telling them: equal keys mean equal prefixes only where this is equal."""
+        return hashlib.blake2b(b"", key=self.secret, person=b"secret id", digest_size=8).digest()
 
     @property
     def max_tokens(self) -> int:
@@ -98,13 +108,13 @@ class PrefixKeys:
         return self._digest(b"namespace", namespace.encode())
 
     def _digest(self, purpose: bytes, text: bytes) -> int:
-        digest = hashlib.blake2b(text, key=self._secret, person=purpose, digest_size=8)
+        digest = hashlib.blake2b(text, key=self.secret, person=purpose, digest_size=8)
         return int.from_bytes(digest.digest(), "little")
 
     def _grow(self, positions: int) -> None:
         parts = [self._keys]
         for chunk in range(len(self._keys) // _CHUNK, -(-(positions + 1) // _CHUNK)):
-            stream = hashlib.shake_256(self._secret + chunk.to_bytes(8, "little"))
+            stream = hashlib.shake_256(self.secret + chunk.to_bytes(8, "little"))
             parts.append(np.frombuffer(stream.digest(_CHUNK * 8), dtype=np.uint64))
         self._keys = np.concatenate(parts)
         self._key_sums = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(self._keys, dtype=np.uint64)])

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import zmq
 
@@ -12,10 +12,11 @@ from epp.endpoints.pool import Pool
 from epp.kvcache.assumed import AssumedLimits
 from epp.kvcache.drain import Drain
 from epp.kvcache.followed import Followed
+from epp.kvcache.image import Anchors, RankImage, anchors_of
 from epp.kvcache.keys import PrefixKeys
-from epp.kvcache.prefix_index import BlockIndex
 from epp.kvcache.rank import Rank
 from epp.kvcache.run_index import RunIndex
+from epp.kvcache.snapshot import RankPieces, encode
 from epp.kvcache.status import KvStatus
 from epp.kvcache.stream import Stream, StreamOptions
 from epp.prompts.prompt import Prompt
@@ -23,6 +24,9 @@ from epp.settings import Settings
 
 _SOCKETS_PER_STREAM = 5
 """Live, monitor (two ends), replay, and one to spare while a replay socket closes."""
+
+_STEPS_WAITED = 1000
+"""Turns of the loop in which a snapshot waits for a batch that is half in the index, before it leaves out the rank."""
 
 
 class KvKnowledge:
@@ -36,7 +40,7 @@ class KvKnowledge:
         self,
         *,
         pool: Pool,
-        index: BlockIndex,
+        index: RunIndex,
         options: StreamOptions | None = None,
         events: bool = True,
         block_size: int = 16,
@@ -58,6 +62,9 @@ class KvKnowledge:
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._followed: dict[int, Followed] = {}
+        self._holding = False
+        self._images: dict[str, RankImage] = {}
+        self._anchors: Anchors = {}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._drain: Drain | None = None
         pool.on_join(self._join)
@@ -115,6 +122,61 @@ class KvKnowledge:
         if followed is not None and followed.endpoint.incarnation == endpoint.incarnation:
             followed.reported(prompt, cached_tokens, self._clock())
 
+    # Snapshots.
+
+    def snapshot(self) -> Iterator[bytes]:
+        """All that events told, as bytes for a peer or a file; see `epp.kvcache.snapshot.encode`.
+
+        Give the event loop a turn between steps: a rank whose batch is half in the index is waited for.
+        """
+        return encode(self.index.secret_id, self._pieces())
+
+    def hold(self) -> None:
+        """Until `release`, keep what publishers of new endpoints say: images of them may come that go before it.
+
+        Call it before `start`. Endpoints without a replay port can begin with an image only if they were held, and if
+        the image was made after their connection stood.
+        """
+        self._holding = True
+
+    def offer(self, images: Iterable[RankImage]) -> None:
+        """Images, of one snapshot, that endpoints may begin with, those that join later too.
+
+        One is used only where the publisher's replay, or what was held, proves that it is of the same process. The
+        index must make its prefix keys with the secret of the snapshot (`RunIndex.take_secret`).
+        """
+        images = list(images)
+        self._anchors = anchors_of(images)
+        self._images = {image.source: image for image in images}
+        for followed in self._followed.values():
+            self._offer(followed)
+
+    def release(self) -> None:
+        """Go on with what was held, behind the images that were offered."""
+        self._holding = False
+        for followed in self._followed.values():
+            if followed.stream is not None:
+                followed.stream.sequence.release()
+
+    def _offer(self, followed: Followed) -> None:
+        image = self._images.get(followed.source)
+        if image is None:
+            return
+        if followed.endpoint.replay_port is None and image.incarnation != followed.endpoint.incarnation:
+            return
+        del self._images[image.source]
+        followed.offer(image, self.index, self._anchors)
+
+    def _pieces(self) -> Iterator[RankPieces | None]:
+        for column, followed in list(self._followed.items()):
+            for _ in range(_STEPS_WAITED):
+                if followed.stream is None or followed.stream.settled:
+                    break
+                yield None
+            image = followed.image() if self._followed.get(column) is followed else None
+            if image is not None:
+                yield RankPieces(image, self.index.capture(followed.rank.number))
+
     async def stop(self) -> None:
         """Close all streams; the index forgets their blocks."""
         if self._timer is not None:
@@ -159,6 +221,9 @@ class KvKnowledge:
         if self._events and endpoint.events_port is not None:
             followed.source = f"tcp://{host_port(endpoint.address, endpoint.events_port)}"
             followed.stream = self._stream(rank, followed.source, endpoint)
+            if self._holding:
+                followed.stream.sequence.hold()
+            self._offer(followed)
             followed.stream.open()
 
     def _stream(self, rank: Rank, source: str, endpoint: Endpoint) -> Stream:

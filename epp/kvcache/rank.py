@@ -1,7 +1,7 @@
 """What one rank says about its cache: its batches decoded, orphans parked, the index fed."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,11 +52,13 @@ class Rank:
     ) -> None:
         self._index = index
         self._on_adapter = on_adapter
-        self._rank = index.open(column)
+        self.number = index.open(column)
+        """The rank's handle in the index."""
         self._block_size = block_size
-        self.assumed = Assumed(index, self._rank, limits or AssumedLimits())
+        self.assumed = Assumed(index, self.number, limits or AssumedLimits())
         self._recent: deque[tuple[Prompt, int]] = deque(maxlen=_RECENT)
-        self._decoder = BatchDecoder()
+        self.decoder = BatchDecoder()
+        """What the batches said of block sizes and groups."""
         self._max_parked = max_parked
         self._parked: dict[int, list[Stored]] = {}
         self._parked_hashes: Counter[int] = Counter()
@@ -68,12 +70,12 @@ class Rank:
     @property
     def block_size(self) -> int:
         """Tokens of a block: as events say, else as it was set."""
-        return self._decoder.block_size or self._block_size
+        return self.decoder.block_size or self._block_size
 
     @property
     def blocks(self) -> int:
         """Blocks that the rank is known to hold."""
-        return self._index.blocks(self._rank)
+        return self._index.blocks(self.number)
 
     @property
     def parked(self) -> int:
@@ -82,7 +84,7 @@ class Rank:
 
     def feed(self, payload: bytes) -> Iterator[None]:
         """Bring one batch into the index, pausing after each step that may take long."""
-        batch = self._decoder.decode(payload)
+        batch = self.decoder.decode(payload)
         self.counts.skipped.update(batch.skipped)
         yield
         for event in batch.events:
@@ -104,14 +106,18 @@ class Rank:
                 if self._continues(events[0], prompt, cached_tokens):
                     self._settle(parent, prompt, cached_tokens)
 
+    def resume(self, block_size: int, groups: Mapping[int, bool]) -> None:
+        """Batches are decoded as behind those that said this of block sizes and groups; the index is filled apart."""
+        self.decoder = BatchDecoder(block_size, groups)
+
     def forget(self) -> None:
         """The rank started anew and holds nothing."""
-        self._decoder = BatchDecoder()
+        self.decoder = BatchDecoder()
         self._clear()
 
     def close(self) -> None:
         """The rank is gone."""
-        self._index.close(self._rank)
+        self._index.close(self.number)
 
     def sweep(self) -> bool:
         """One step of taking back the memory of what was cleared; False when all is done."""
@@ -126,7 +132,7 @@ class Rank:
             self._store(event)
         elif isinstance(event, Removed):
             self.counts.removed += len(event.hashes)
-            self._index.remove(self._rank, event)
+            self._index.remove(self.number, event)
             if self._parked_hashes:
                 self._unpark(event.hashes)
         else:
@@ -135,7 +141,7 @@ class Rank:
             self.cleared_last = True
 
     def _clear(self) -> None:
-        self._index.clear(self._rank)
+        self._index.clear(self.number)
         self._parked.clear()
         self._parked_hashes.clear()
         self._recent.clear()
@@ -145,7 +151,7 @@ class Rank:
         waiting = [stored]
         while waiting:
             stored = waiting.pop()
-            reason = self._index.store(self._rank, stored)
+            reason = self._index.store(self.number, stored)
             if reason is Skip.ORPHAN:
                 waiting.extend(self._park(stored))
             elif reason is not None:
@@ -160,7 +166,7 @@ class Rank:
             return []
         for prompt, cached_tokens in reversed(self._recent):
             if self._continues(stored, prompt, cached_tokens):
-                self._index.name(self._rank, prompt, cached_tokens, stored.block_size, stored.parent)
+                self._index.name(self.number, prompt, cached_tokens, stored.block_size, stored.parent)
                 self.adopted += 1
                 return [stored]
         self.counts.skipped[Skip.ORPHAN] += 1
@@ -181,7 +187,7 @@ class Rank:
         return np.array_equal(np.frombuffer(stored.tokens, dtype=np.uint32)[: len(tokens)], tokens)
 
     def _settle(self, parent: int, prompt: Prompt, cached_tokens: int) -> None:
-        self._index.name(self._rank, prompt, cached_tokens, self.block_size, parent)
+        self._index.name(self.number, prompt, cached_tokens, self.block_size, parent)
         self.adopted += 1
         for child in self._adopt(parent):
             self._store(child)

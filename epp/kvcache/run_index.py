@@ -5,64 +5,33 @@ branch is a run of its own whose first key is found in `heads`; runs are never s
 the block before it has one.
 """
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epp.kvcache.events import Removed, Skip, Stored, Tier
+from epp.kvcache.image import Anchors, LayerCapture, Segment, words
 from epp.kvcache.keys import Keys, PrefixKeys
+from epp.kvcache.layers import NOWHERE, Layer, Slots, decrement
 from epp.kvcache.leads import Path, follow, layered_lead, leads
+from epp.kvcache.places import Forest, Places, Where
 from epp.kvcache.prefix_index import FULL_CREDIT, Match, weigh
 from epp.kvcache.runs import OFFSET_BITS, OFFSET_MASK, Run
 from epp.prompts.namespace import namespace
 from epp.prompts.prompt import Prompt
 
-_NOWHERE = -1
 _EVICTED_AT_ONCE = 256
-
-
-@dataclass(slots=True)
-class _Forest:
-    """All runs of one block size."""
-
-    block_size: int
-    heads: dict[int, Run] = field(default_factory=dict)
-
-
-class _Layer:
-    """What a rank holds in one tier. Most blocks have one copy under one hash; the dicts for more stay small."""
-
-    __slots__ = ("copies", "hashes", "places", "runs", "slot")
-
-    def __init__(self, slot: int) -> None:
-        self.slot = slot
-        self.places: dict[int, int] = {}
-        """Engine hash to place."""
-        self.copies: dict[int, int] = {}
-        """Copies beyond the first, by engine hash."""
-        self.hashes: dict[int, int] = {}
-        """Engine hashes beyond the first, by place."""
-        self.runs: set[int] = set()
-
-
-class _Where(NamedTuple):
-    """Behind which block others are placed."""
-
-    forest: _Forest
-    run: Run | None
-    offset: int
-    blocks: int
-    """Blocks before them."""
 
 
 @dataclass(slots=True)
 class _Rank:
     column: int
-    layers: dict[Tier, _Layer] = field(default_factory=dict)
+    layers: dict[Tier, Layer] = field(default_factory=dict)
 
 
 class RunIndex:
@@ -78,15 +47,12 @@ class RunIndex:
         self._keys = keys
         self._credits = tier_credits
         self._max_blocks = max_blocks
-        self._forests: dict[int, _Forest] = {}
-        self._runs: dict[int, tuple[Run, _Forest]] = {}
-        self._next_run = 0
+        self._places = Places()
         self._ranks: dict[int, _Rank] = {}
         self._next_rank = 0
         self._layered: dict[int, _Rank] = {}
-        self._slot_columns: NDArray[np.intp] = np.empty(0, dtype=np.intp)
-        self._free_slots: list[int] = []
-        self._retired: deque[_Layer] = deque()
+        self._slots = Slots()
+        self._retired: deque[Layer] = deque()
         self._columns = 0
         self._last: tuple[Prompt, int, Keys] | None = None
         self.entries = 0
@@ -112,8 +78,8 @@ class RunIndex:
         """The rank holds nothing at once; its memory comes back with `sweep`."""
         state = self._ranks[rank]
         for layer in state.layers.values():
-            self._slot_columns[layer.slot] = _NOWHERE
-            self.entries -= len(layer.places) - sum(layer.hashes.values())
+            self._slots.hide(layer.slot)
+            self.entries -= layer.entries
             self._retired.append(layer)
         state.layers.clear()
         self._layered.pop(rank, None)
@@ -129,12 +95,12 @@ class RunIndex:
                 layer.places.popitem()
                 steps -= 1
             if not layer.runs and not layer.places:
-                self._free_slots.append(self._retired.popleft().slot)
+                self._slots.give_back(self._retired.popleft().slot)
         return bool(self._retired)
 
     def blocks(self, rank: int) -> int:
         """Entries of the rank: different blocks, counted once for each tier."""
-        return sum(len(layer.places) - sum(layer.hashes.values()) for layer in self._ranks[rank].layers.values())
+        return sum(layer.entries for layer in self._ranks[rank].layers.values())
 
     # Events.
 
@@ -144,22 +110,22 @@ class RunIndex:
         if not stored.block_size:
             return self._store_known(state, rank, stored)
         if stored.parent is None:
-            run, offset = None, _NOWHERE
+            run, offset = None, NOWHERE
             position, key = 0, self._keys.seed(namespace(stored.adapter, stored.salt))
         else:
-            place = self._place(state, stored.parent)
+            place = self._place_of(state, stored.parent)
             if place is None:
                 return Skip.ORPHAN
-            (run, forest), offset = self._runs[place >> OFFSET_BITS], place & OFFSET_MASK
+            (run, forest), offset = self._places.runs[place >> OFFSET_BITS], place & OFFSET_MASK
             position, key = (run.start + offset + 1) * forest.block_size, run.keys[offset]
             if forest.block_size != stored.block_size:
-                run, offset = None, _NOWHERE
+                run, offset = None, NOWHERE
         if position + len(stored.tokens) > self._keys.max_tokens:
             return Skip.TOO_LONG
         if position % stored.block_size:
             return Skip.SHAPE
         keys = self._keys.chain(key, position, stored.tokens, stored.block_size, stored.media)
-        where = _Where(self._forest(stored.block_size), run, offset, position // stored.block_size)
+        where = Where(self._places.forest(stored.block_size), run, offset, position // stored.block_size, key)
         self._place_all(state, self._layer(rank, stored.tier), stored.hashes, keys, where)
         if self.entries > self._max_blocks:
             self._evict()
@@ -201,16 +167,16 @@ class RunIndex:
             state = self._ranks[rank]
             self._hold_one(state, self._layer(rank, Tier.GPU), where.forest, where.run, where.offset, hash_)
 
-    def _follow(self, rank: int, prompt: Prompt, tokens: int, block_size: int) -> tuple[list[int], _Where]:
+    def _follow(self, rank: int, prompt: Prompt, tokens: int, block_size: int) -> tuple[list[int], Where]:
         """Keys of the blocks behind those that the rank holds without a hole, and where the held ones end."""
-        forest = self._forest(block_size)
+        forest = self._places.forest(block_size)
         keys = self._keys_of(prompt, tokens, block_size)
         slot = self._layer(rank, Tier.GPU).slot
-        where = _Where(forest, None, _NOWHERE, 0)
+        where = Where(forest, None, NOWHERE, 0, self._keys.seed(prompt.namespace))
         for run, matched in follow(forest.heads, keys.data):
             length = min(run.held.get(slot, 0), matched)
             if length:
-                where = _Where(forest, run, length - 1, where.blocks + length)
+                where = Where(forest, run, length - 1, where.blocks + length, run.keys[length - 1])
             if length < matched:
                 break
         return keys[where.blocks :].tolist(), where
@@ -229,14 +195,14 @@ class RunIndex:
         """Leading cached tokens per column."""
         cached = np.zeros(self._columns + 1, dtype=np.int64)  # the last place takes what belongs to no column
         tokens = prompt.tokens
-        for forest in self._forests.values():
+        for forest in self._places.forests.values():
             if not forest.heads or len(tokens) <= forest.block_size:
                 continue
             keys = self._keys_of(prompt, len(tokens) - 1, forest.block_size)
             path = follow(forest.heads, keys.data)
             if path:
-                blocks = leads(path, len(self._slot_columns))
-                np.maximum.at(cached, self._slot_columns, blocks * forest.block_size)
+                blocks = leads(path, len(self._slots))
+                np.maximum.at(cached, self._slots.columns, blocks * forest.block_size)
                 self._add_layered(cached, path, forest.block_size)
         return Match(cached[:-1])
 
@@ -246,32 +212,58 @@ class RunIndex:
             tokens = weigh(layered_lead(slots, path), self._credits, block_size)
             cached[state.column] = max(cached[state.column], tokens)
 
+    # Images.
+
+    @property
+    def secret(self) -> bytes:
+        """What the prefix keys are made with."""
+        return self._keys.secret
+
+    @property
+    def secret_id(self) -> bytes:
+        """Images go from one index to another where this is equal."""
+        return self._keys.secret_id
+
+    def take_secret(self, secret: bytes) -> bool:
+        """Make the prefix keys as another index does; False when this one holds something already."""
+        if self._places.runs:
+            return secret == self._keys.secret
+        self._keys.take(secret)
+        self._last = None
+        return True
+
+    def capture(self, rank: int) -> Iterator[Segment | None]:
+        """What the rank holds now, in short steps; what was only assumed is left out."""
+        layers = [LayerCapture(tier, layer, self._places.runs) for tier, layer in self._ranks[rank].layers.items()]
+        return chain.from_iterable(layer.segments() for layer in layers)
+
+    def restore(self, rank: int, segment: Segment, anchors: Anchors) -> None:
+        """The rank holds the blocks of a segment too, all of which it did not hold before."""
+        keys, hashes = words(segment.keys).tolist(), words(segment.hashes).tolist()
+        offsets = words(segment.offsets, "I").tolist() or range(len(hashes))
+        state, layer = self._ranks[rank], self._layer(rank, Tier(segment.tier))
+        forest = self._places.forest(segment.block_size)
+        where = self._places.behind(anchors.get(segment.before, NOWHERE), forest, segment.start, segment.before)
+        for run, start, first, behind in self._places.spans(keys, where):
+            held = slice(bisect_left(offsets, first), bisect_left(offsets, behind))
+            for offset, hash_ in zip(offsets[held], hashes[held], strict=True):
+                self._hold_one(state, layer, forest, run, start + offset - first, hash_)
+            for key in anchors.keys() & set(keys[first:behind]):
+                anchors[key] = run.id << OFFSET_BITS | start + keys.index(key) - first
+            if not run.held:
+                self._places.bury(run)
+        layer.copies.update(segment.copies)
+        if self.entries > self._max_blocks:
+            self._evict()
+
     # Places.
 
-    def _place_all(
-        self, state: _Rank, layer: _Layer, hashes: Sequence[int], keys: Sequence[int], where: "_Where"
-    ) -> None:
-        """Give each block its place: along the run, in the run that begins with it, at the run's end, in a new run."""
-        forest, run, offset = where.forest, where.run, where.offset
-        done = 0
-        while done < len(keys):
-            along = run.common(offset + 1, keys, done) if run is not None else 0
-            if not along:
-                head = forest.heads.get(keys[done])
-                if head is not None:
-                    run, offset = head, _NOWHERE
-                    continue
-                along = len(keys) - done
-                if run is not None and offset + 1 == len(run.keys):
-                    run.keys.extend(keys[done:])
-                else:
-                    run, offset = self._new_run(forest, where.blocks + done, keys[done:]), _NOWHERE
-            assert run is not None
-            self._hold(state, layer, forest, run, offset + 1, hashes[done : done + along])
-            offset += along
-            done += along
+    def _place_all(self, state: _Rank, layer: Layer, hashes: Sequence[int], keys: Sequence[int], where: Where) -> None:
+        """Hold each block in its place."""
+        for run, start, first, behind in self._places.spans(keys, where):
+            self._hold(state, layer, where.forest, run, start, hashes[first:behind])
 
-    def _hold(self, state: _Rank, layer: _Layer, forest: _Forest, run: Run, start: int, hashes: Sequence[int]) -> None:
+    def _hold(self, state: _Rank, layer: Layer, forest: Forest, run: Run, start: int, hashes: Sequence[int]) -> None:
         count, places = len(hashes), layer.places
         length = run.held.get(layer.slot)
         plain = len(state.layers) == 1 and run.islands is None and (length or 0) == start
@@ -286,13 +278,12 @@ class RunIndex:
         for offset, hash_ in enumerate(hashes, start):
             self._hold_one(state, layer, forest, run, offset, hash_)
 
-    def _hold_one(self, state: _Rank, layer: _Layer, forest: _Forest, run: Run, offset: int, hash_: int) -> None:
+    def _hold_one(self, state: _Rank, layer: Layer, forest: Forest, run: Run, offset: int, hash_: int) -> None:
         place = run.id << OFFSET_BITS | offset
-        before = self._place(state, hash_)
+        before = self._place_of(state, hash_)
         if before is not None and before != place:  # a hash without its parent in it (SGLang before 0.5.6)
             self._forget_hash(state, hash_)
-            self._runs[run.id] = (run, forest)
-            forest.heads[run.keys[0]] = run
+            self._places.revive(run, forest)
         if hash_ in layer.places:
             layer.copies[hash_] = layer.copies.get(hash_, 0) + 1
             return
@@ -310,34 +301,34 @@ class RunIndex:
             self.entries += 1
 
     def _store_known(self, state: _Rank, rank: int, stored: Stored) -> Skip | None:
-        known = [(hash_, place) for hash_ in stored.hashes if (place := self._place(state, hash_)) is not None]
+        known = [(hash_, place) for hash_ in stored.hashes if (place := self._place_of(state, hash_)) is not None]
         layer = self._layer(rank, stored.tier)
         for hash_, place in known:
-            run, forest = self._runs[place >> OFFSET_BITS]
+            run, forest = self._places.runs[place >> OFFSET_BITS]
             self._hold_one(state, layer, forest, run, place & OFFSET_MASK, hash_)
         return None if known else Skip.NO_TOKENS
 
-    def _remove(self, layer: _Layer, hash_: int) -> None:
+    def _remove(self, layer: Layer, hash_: int) -> None:
         more = layer.copies.get(hash_)
         if more:
-            _decrement(layer.copies, hash_, more)
+            decrement(layer.copies, hash_, more)
             return
         place = layer.places.pop(hash_, None)
         if place is not None:
             self._release(layer, place)
 
-    def _release(self, layer: _Layer, place: int) -> None:
+    def _release(self, layer: Layer, place: int) -> None:
         """One hash less stands for the place."""
         more = layer.hashes.get(place)
         if more:
-            _decrement(layer.hashes, place, more)
+            decrement(layer.hashes, place, more)
             return
-        run, offset = self._runs[place >> OFFSET_BITS][0], place & OFFSET_MASK
+        run, offset = self._places.runs[place >> OFFSET_BITS][0], place & OFFSET_MASK
         run.release(layer.slot, offset)
         self.entries -= 1
         if layer.slot not in run.held:
             layer.runs.discard(run.id)
-            self._bury(run)
+            self._places.bury(run)
         elif offset == len(run.keys) - 1:
             run.cut_tail()
 
@@ -347,14 +338,9 @@ class RunIndex:
             self._remove(layer, hash_)
 
     def _drop(self, run_id: int, slot: int) -> None:
-        run = self._runs[run_id][0]
+        run = self._places.runs[run_id][0]
         run.drop(slot)
-        self._bury(run)
-
-    def _bury(self, run: Run) -> None:
-        if not run.held:
-            _, forest = self._runs.pop(run.id)
-            del forest.heads[run.keys[0]]
+        self._places.bury(run)
 
     def _evict(self) -> None:
         """Give up what the fullest rank stored last, some at a time: the search for it is not free."""
@@ -366,49 +352,19 @@ class RunIndex:
             self._release(fullest, place)
             self.evicted += 1
 
-    def _new_run(self, forest: _Forest, start: int, keys: Sequence[int]) -> Run:
-        self._next_run += 1
-        run = Run(self._next_run, start, keys)
-        self._runs[run.id] = (run, forest)
-        forest.heads[keys[0]] = run
-        return run
-
-    def _forest(self, block_size: int) -> _Forest:
-        forest = self._forests.get(block_size)
-        if forest is None:
-            forest = self._forests[block_size] = _Forest(block_size)
-        return forest
-
-    def _layer(self, rank: int, tier: Tier) -> _Layer:
+    def _layer(self, rank: int, tier: Tier) -> Layer:
         state = self._ranks[rank]
         layer = state.layers.get(tier)
         if layer is None:
-            layer = state.layers[tier] = _Layer(self._new_slot(state.column if tier is Tier.GPU else _NOWHERE))
+            layer = state.layers[tier] = Layer(self._slots.take(state.column if tier is Tier.GPU else NOWHERE))
             if tier is not Tier.GPU:
                 self._layered[rank] = state
         return layer
 
-    def _new_slot(self, column: int) -> int:
-        if self._free_slots:
-            slot = self._free_slots.pop()
-        else:
-            slot = len(self._slot_columns)
-            self._slot_columns = np.append(self._slot_columns, np.full(max(slot, 16), _NOWHERE, dtype=np.intp))
-            self._free_slots.extend(range(len(self._slot_columns) - 1, slot, -1))
-        self._slot_columns[slot] = column
-        return slot
-
     @staticmethod
-    def _place(state: _Rank, hash_: int) -> int | None:
+    def _place_of(state: _Rank, hash_: int) -> int | None:
         for layer in state.layers.values():
             place = layer.places.get(hash_)
             if place is not None:
                 return place
         return None
-
-
-def _decrement(counts: dict[int, int], key: int, count: int) -> None:
-    if count == 1:
-        del counts[key]
-    else:
-        counts[key] = count - 1

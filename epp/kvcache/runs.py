@@ -23,12 +23,15 @@ class Run:
     key stands for all that precedes it, so one equal key proves the whole run up to there equal.
     """
 
-    __slots__ = ("_holders", "held", "id", "islands", "keys", "start")
+    __slots__ = ("_holders", "_shared", "before", "held", "id", "islands", "keys", "start")
 
-    def __init__(self, run_id: int, start: int, keys: Sequence[int]) -> None:
+    def __init__(self, run_id: int, start: int, before: int, keys: Sequence[int]) -> None:
         self.id = run_id
         self.start = start
         """Blocks before the first one."""
+        self.before = before
+        """Prefix key of what precedes."""
+        self._shared = False
         self.keys = array("Q", keys)
         self.held: dict[int, int] = {}
         self.islands: dict[int, set[int]] | None = None
@@ -118,7 +121,14 @@ class Run:
     def cut_tail(self) -> None:
         """Give up keys at the end that its only slot has left; a run with several slots keeps them."""
         if len(self.held) == 1 and self.islands is None:
+            if self._shared:
+                self.keys, self._shared = self.keys[:], False
             del self.keys[next(iter(self.held.values())) :]
+
+    def share(self) -> "array[int]":
+        """The keys; those that are there now stay in this array whatever happens to the run."""
+        self._shared = True
+        return self.keys
 
     def _add_island(self, slot: int, start: int, end: int) -> None:
         if self.islands is None:

@@ -45,6 +45,10 @@ class RankStatus:
     cleared: int
     full_queues: int
     faults: int
+    filled: int
+    """Times that it began with a peer's knowledge or a checkpoint."""
+    refused: int
+    """Images of it that proved to be of another process, or that nobody could prove."""
     skipped: Mapping[str, int]
 
 

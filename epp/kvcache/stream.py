@@ -17,7 +17,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from epp.kvcache.drain import Drain
 from epp.kvcache.rank import Rank
-from epp.kvcache.sequence import Sequence
+from epp.kvcache.sequence import Offer, Sequence
 
 _log = structlog.get_logger()
 
@@ -50,11 +50,23 @@ class StreamCounts:
     connections: int = 0
     full_queues: int = 0
     faults: int = 0
+    filled: int = 0
+    """Times that the rank began with what an image of it held."""
+    refused: int = 0
+    """Images of the rank that were of another process, or that nobody could prove."""
 
 
 @dataclass(slots=True)
 class _Forget:
     """Stands in the queue of batches where the publisher turned out to be a new one."""
+
+
+@dataclass(slots=True)
+class _Fill:
+    """Stands in the queue where all up to batch `sequence` goes into the index at once, in `steps`."""
+
+    sequence: int
+    steps: Iterator[None]
 
 
 class Stream:
@@ -78,8 +90,12 @@ class Stream:
         self._events = events
         self._replay = replay
         self._on_disconnect = on_disconnect
-        self._queue: deque[bytes | _Forget] = deque()
+        self._queue: deque[tuple[int, bytes] | _Forget | _Fill] = deque()
         self._feeding: Iterator[None] | None = None
+        self._feeding_number = 0
+        self._filling: Iterator[None] = iter(())
+        self.indexed: int | None = None
+        """Number of the last batch that is in the index with all its events; None before the first."""
         self._live: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._replies: zmq.Socket[bytes] | None = None
@@ -121,12 +137,33 @@ class Stream:
         """Ordered batches that are not in the index yet."""
         return len(self._queue) + (self._feeding is not None)
 
+    @property
+    def settled(self) -> bool:
+        """Whether no batch is half in the index."""
+        return self._feeding is None
+
+    def offer(self, offer: Offer, filling: Iterator[None]) -> None:
+        """Begin with what `offer` tells of, if it proves to be of this publisher; `filling` brings it in."""
+        self._filling = filling
+        self.sequence.offer(offer)
+
     # What `Sequence` asks for.
 
-    def apply(self, payload: bytes) -> None:
+    def apply(self, seq: int, payload: bytes) -> None:
         """Queue the next batch for the index."""
-        self._queue.append(payload)
+        self._queue.append((seq, payload))
         self._drain.wake(self._work)
+
+    def accept(self) -> None:
+        """Queue what was offered."""
+        self.counts.filled += 1
+        self._queue.append(_Fill(self.sequence.last or 0, self._filling))
+        self._drain.wake(self._work)
+
+    def refuse(self) -> None:
+        """Forget what was offered."""
+        self.counts.refused += 1
+        self._filling = iter(())
 
     def forget(self) -> None:
         """Queue the forgetting of all that the former publisher held."""
@@ -170,12 +207,15 @@ class Stream:
                 item = self._queue.popleft()
                 if isinstance(item, _Forget):
                     self._rank.forget()
+                    self.indexed = None
                     self._drain.wake(self._rank.sweep)
                     return
-                self._feeding = self._rank.feed(item)
+                self._begin(item)
+            assert self._feeding is not None
             next(self._feeding)
         except StopIteration:
             self._feeding = None
+            self.indexed = self._feeding_number
             if self._rank.cleared_last:
                 self.sequence.cleared()
                 self._drain.wake(self._rank.sweep)
@@ -184,6 +224,12 @@ class Stream:
             self.counts.faults += 1
             if self.counts.faults == 1:
                 _log.exception("KV events could not be indexed", events=self._events)
+
+    def _begin(self, item: tuple[int, bytes] | _Fill) -> None:
+        if isinstance(item, _Fill):
+            self._feeding_number, self._feeding = item.sequence, item.steps
+        else:
+            self._feeding_number, self._feeding = item[0], self._rank.feed(item[1])
 
     def _on_live(self, frames: list[bytes]) -> None:
         if len(frames) != 3 or len(frames[1]) != 8:

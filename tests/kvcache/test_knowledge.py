@@ -10,10 +10,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
+from epp.kvcache.image import RankImage
 from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
 from epp.kvcache.run_index import RunIndex
+from epp.kvcache.snapshot import Decoder
 from epp.kvcache.stream import StreamOptions
 from epp.prompts.prompt import Prompt
 from tests.kvcache.publisher import CLEARED, Publisher, batch, removed, stored
@@ -284,3 +286,61 @@ async def test_operators_see_the_streams_in_metrics(world, publisher):
     assert "epp_kv_blocks 2.0" in text
     assert "epp_kv_streams 1.0" in text
     assert 'epp_kv_events_skipped_total{reason="unknown_event"} 1.0' in text
+
+
+async def images_of(world: World) -> list[RankImage]:
+    decoder = Decoder(world.knowledge.index.secret_id, max_blocks=1000)
+    images = []
+    for chunk in world.knowledge.snapshot():
+        images += [image for image in decoder.feed(chunk) if image is not None]
+        await asyncio.sleep(0)
+    assert decoder.finished
+    return images
+
+
+@pytest.mark.parametrize("replay", [True, False])
+async def test_a_picker_begins_with_what_a_peer_knows(world, publisher, replay):
+    world.follow(publisher, replay=replay)
+    await live(world, publisher, batch(stored([1, 2], TOKENS[:8])))
+    await world.until_cached(8)
+    publisher.kept = {seq: payload for seq, payload in publisher.kept.items() if seq == publisher.sequence - 1}
+    other = World()
+    assert other.knowledge.index.take_secret(world.knowledge.index.secret)
+    other.knowledge.hold()
+    await other.knowledge.start()
+    try:
+        other.follow(publisher, replay=replay)
+        await other.until(lambda: other.knowledge.status().ranks[0].connected)
+        other.knowledge.offer(await images_of(world))
+        publisher.publish(batch(stored([3], TOKENS[8:], parent=2)))
+        other.knowledge.release()
+        await other.until_cached(12)
+        rank = other.knowledge.status().ranks[0]
+        assert (rank.filled, rank.stored) == (1, 1)
+    finally:
+        await other.knowledge.stop()
+
+
+async def test_what_a_peer_knows_of_a_former_process_is_refused(world, publisher):
+    world.follow(publisher)
+    await live(world, publisher, batch(stored([1, 2], TOKENS[:8])))
+    await world.until_cached(8)
+    images = await images_of(world)
+    ports = publisher.port, publisher.replay_port
+    numbers = publisher.sequence
+    publisher.close()
+    second = Publisher(ports=ports)
+    other = World()
+    await other.knowledge.start()
+    try:
+        for _ in range(numbers + 2):
+            second.publish(batch())
+        second.publish(batch(stored([7], TOKENS[:4])))
+        other.knowledge.index.take_secret(world.knowledge.index.secret)
+        other.knowledge.offer(images)
+        other.follow(second)
+        await other.until_cached(4)
+        assert other.knowledge.status().ranks[0].refused == 1
+    finally:
+        await other.knowledge.stop()
+        second.close()

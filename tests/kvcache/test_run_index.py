@@ -118,8 +118,8 @@ def test_it_answers_as_the_naive_index(steps, prompts):
     for rank in both.ranks[1]:
         runs.close(rank)
     assert not runs.sweep(10_000)
-    assert not runs._runs
-    assert not any(forest.heads for forest in runs._forests.values())
+    assert not runs._places.runs
+    assert not any(forest.heads for forest in runs._places.forests.values())
 
 
 @pytest.fixture(params=[NaiveIndex, RunIndex])

@@ -2,10 +2,12 @@
 
 import random
 
+import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.kvcache.sequence import Sequence
+from epp.kvcache.sequence import Offer, Sequence
 
 
 class Output:
@@ -14,9 +16,16 @@ class Output:
     def __init__(self) -> None:
         self.applied: list[bytes] = []
         self.asked: list[int] = []
+        self.decisions: list[str] = []
 
-    def apply(self, payload: bytes) -> None:
+    def apply(self, seq: int, payload: bytes) -> None:
         self.applied.append(payload)
+
+    def accept(self) -> None:
+        self.decisions.append("accepted")
+
+    def refuse(self) -> None:
+        self.decisions.append("refused")
 
     def forget(self) -> None:
         self.applied.clear()
@@ -299,3 +308,98 @@ def test_with_replay_the_end_is_exact(draw: random.Random, lossy: bool):
         assert output.applied[-1] == sent[-1]
         assert set(output.applied) <= set(sent)
         assert len(output.applied) == len(set(output.applied))
+
+
+def offered(*, can_replay: bool, known: int = 5, process: str = "a") -> tuple[Sequence, Output]:
+    """A new sequence that somebody tells of the first `known` batches of a process."""
+    output = Output()
+    sequence = Sequence(output, can_replay=can_replay)
+    if not can_replay:
+        sequence.hold()
+        sequence.connected()
+    digests = {seq: xxhash.xxh3_64_intdigest(payload) for seq, payload in enumerate(batches(known, process))}
+    sequence.offer(Offer(known - 1, digests, complete=True))
+    return sequence, output
+
+
+def test_an_offer_is_taken_when_the_replay_shows_its_last_batch():
+    sequence, output = offered(can_replay=True)
+    sequence.connected()
+    assert output.asked == [4]
+    replay(sequence, output, batches(7))
+    assert output.decisions == ["accepted"]
+    assert output.applied == [b"a5", b"a6"]
+    assert sequence.complete
+
+
+def test_an_offer_of_another_process_is_refused_and_all_is_replayed():
+    sequence, output = offered(can_replay=True, process="b")
+    sequence.connected()
+    while sequence.replaying:
+        replay(sequence, output, batches(7))
+    assert output.decisions == ["refused"]
+    assert output.applied == batches(7)
+
+
+def test_an_offer_of_a_process_that_was_restarted_since_is_refused():
+    sequence, output = offered(can_replay=True, process="b")
+    sequence.connected()
+    while sequence.replaying:
+        replay(sequence, output, batches(3))
+    assert output.decisions == ["refused"]
+    assert output.applied == batches(3)
+
+
+def test_an_offer_that_the_replay_buffer_does_not_reach_is_refused():
+    sequence, output = offered(can_replay=True)
+    sequence.connected()
+    while sequence.replaying:
+        replay(sequence, output, batches(20), oldest=10)
+    assert output.decisions == ["refused"]
+    assert output.applied == batches(20)[10:]
+    assert not sequence.complete
+
+
+def test_an_offer_is_refused_when_nobody_answers():
+    sequence, output = offered(can_replay=True)
+    sequence.connected()
+    sequence.live(6, b"a6")
+    sequence.replay_timed_out()
+    while sequence.replaying:
+        sequence.replay_timed_out()
+    assert output.decisions == ["refused"]
+    assert output.applied == [b"a6"]
+
+
+def test_without_replay_an_offer_must_join_what_was_held():
+    sequence, output = offered(can_replay=False)
+    for seq in (3, 4, 5, 6):
+        sequence.live(seq, b"a%d" % seq)
+    assert output.applied == []
+    sequence.release()
+    assert output.decisions == ["accepted"]
+    assert output.applied == [b"a5", b"a6"]
+    assert sequence.complete
+    sequence.live(7, b"a7")
+    assert output.applied == [b"a5", b"a6", b"a7"]
+
+
+@pytest.mark.parametrize("held", [[6, 7], [3, 4], [0, 1, 2]])
+def test_without_replay_an_offer_that_does_not_join_is_refused(held):
+    sequence, output = offered(can_replay=False, process="b")
+    for seq in held:
+        sequence.live(seq, b"a%d" % seq)
+    sequence.release()
+    assert output.decisions == ["refused"]
+    assert output.applied == [b"a%d" % seq for seq in held]
+
+
+def test_without_an_offer_what_was_held_goes_on():
+    output = Output()
+    sequence = Sequence(output, can_replay=False)
+    sequence.hold()
+    sequence.connected()
+    sequence.live(0, b"a0")
+    sequence.release()
+    assert output.applied == [b"a0"]
+    assert sequence.complete
