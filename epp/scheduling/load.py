@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,25 @@ class Prefill:
     seconds: float
 
 
+class LoadListener(Protocol):
+    """Hears what becomes of the reservations of our own picks; other replicas mirror them."""
+
+    def reserved(self, reservation: "Reservation") -> None:
+        """A pick made it; it is told further only if it gets a `number` above 0."""
+
+    def first_token(self, reservation: "Reservation") -> None:
+        """Its prefill is done."""
+
+    def progressed(self, reservation: "Reservation", output_tokens: int) -> None:
+        """So many more tokens were streamed."""
+
+    def moved(self, reservation: "Reservation") -> None:
+        """Another endpoint serves it, with other work."""
+
+    def released(self, reservation: "Reservation") -> None:
+        """Its stream ended."""
+
+
 class Load:
     """Sums of all live reservations, by pool column, in whole tokens and microseconds so that they never drift.
 
@@ -51,6 +71,7 @@ class Load:
     def __init__(self, clock: Clock, on_prefill: Callable[[Prefill], None] | None = None) -> None:
         self._clock = clock
         self._on_prefill = on_prefill
+        self.listener: LoadListener | None = None
         self._queues: list[_Queue] = []
         self.in_flight: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.prefill_tokens: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -90,6 +111,13 @@ class Load:
 
         Where another endpoint prefills, `prefill` is its share: it ends with the first token, or with this one.
         """
+        reservation = self.mirror(column, work, prefill=prefill)
+        if self.listener is not None:
+            self.listener.reserved(reservation)
+        return reservation
+
+    def mirror(self, column: int, work: Work, *, prefill: "Reservation | None" = None) -> "Reservation":
+        """Count a request that another replica sent to `column`; nobody hears of it, as its owner tells of it."""
         reservation = Reservation(self, work, prefill)
         if prefill is not None:
             prefill.only_prefill = True
@@ -216,13 +244,15 @@ class _Queue:
 class Reservation:
     """The load that one pick puts on one endpoint; exists from the pick to the end of the stream."""
 
-    __slots__ = ("_load", "_released", "decode_tokens", "micros", "only_prefill", "prefill", "queue", "work")
+    __slots__ = ("_load", "_released", "decode_tokens", "micros", "number", "only_prefill", "prefill", "queue", "work")
 
     queue: _Queue
 
     def __init__(self, load: Load, work: Work, prefill: "Reservation | None" = None) -> None:
         self._load = load
         self.prefill = prefill
+        self.number = 0
+        """Its name among replicas; 0: not told to them."""
         self.only_prefill = False
         self._released = False
         self.work = work
@@ -239,10 +269,17 @@ class Reservation:
         """Whether the load is gone."""
         return self._released
 
+    @property
+    def prefilling(self) -> bool:
+        """Whether its endpoint, which is still there, has its prefill before it."""
+        return self in self.queue.prefills
+
     def first_token(self) -> None:
         """Prefill is done: its tokens stop counting and the context starts to count as decode work."""
         if self._released:
             return
+        if self.number and self._load.listener is not None:
+            self._load.listener.first_token(self)
         if self.prefill is None:
             self._load._first_token(self)
         elif not self.prefill.released:
@@ -254,15 +291,19 @@ class Reservation:
         """`output_tokens` more were streamed."""
         if not self._released:
             self._load._decode(self, output_tokens)
+            if self.number and self._load.listener is not None:
+                self._load.listener.progressed(self, output_tokens)
 
     def move(self, column: int, work: Work) -> None:
         """Another endpoint serves the request: take the load off the first one and put `work` on `column`."""
         if not self._released:
             self._load._exit(self)
-            if self.prefill is not None and not self.prefill.released:
+            if self.prefill is not None:  # the prompt is computed elsewhere
                 work = replace(work, prefill_tokens=0, prefill_seconds=0.0)
             self.work, self.micros, self.decode_tokens = work, round(work.prefill_seconds * _MICROS), 0
             self._load._enter(self, column)
+            if self.number and self._load.listener is not None:
+                self._load.listener.moved(self)
 
     def release(self) -> None:
         """The request ended; safe to call again."""
@@ -271,3 +312,5 @@ class Reservation:
         if not self._released:
             self._load._exit(self)
             self._released = True
+            if self.number and self._load.listener is not None:
+                self._load.listener.released(self)

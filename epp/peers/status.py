@@ -1,0 +1,47 @@
+"""What `/status` says of the peers."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerStatus:
+    """One other process, or a place where one is expected."""
+
+    address: str
+    name: str = ""
+    epp: str = ""
+    """Version of its program; empty: never heard."""
+    message_version: int = 0
+    present: bool = False
+    """Whether it was heard lately; else its load does not count here."""
+    hears_us: bool = False
+    seconds_since_heard: float | None = None
+    lag_seconds: float | None = None
+    """What a message takes on its way, by half of a round trip; clocks are not compared."""
+    reservations: int = 0
+    in_step: bool = False
+    """Whether we have its whole state; else it was asked for it."""
+    lost: int = 0
+    """Messages that did not come."""
+    mended: int = 0
+    """Times that its whole state replaced what was missed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersStatus:
+    """The section of `/status`."""
+
+    enabled: bool = False
+    name: str = ""
+    encrypted: bool = False
+    problem: str = ""
+    """Why load sharing does not work; empty when it does."""
+    peers: tuple[PeerStatus, ...] = ()
+    sent: int = 0
+    received: int = 0
+    bad: int = 0
+    """What came and was no message of ours."""
+    refused_keys: int = 0
+    """Connections with a key that is not ours."""
+    vanished: int = 0
+    """Times that a peer fell silent and its load was dropped."""
