@@ -25,6 +25,7 @@ from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.extproc.transport.choice import transport_for
 from epp.extproc.transport.health import Health, HealthServer
+from epp.kvcache.checkpoint import checkpoint_from
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
 from epp.prompts.reader import PromptReader
@@ -80,6 +81,7 @@ class App:
         self.pool = Pool()
         self.knowledge = KvKnowledge.from_settings(settings, self.pool)
         KvMetrics(self.knowledge, self.registry)
+        self.checkpoint = checkpoint_from(settings, self.knowledge)
         self.reader = PromptReader.from_settings(settings, self.registry, workers=self._worker_urls)
         self.knowledge.on_adapter = self.reader.models.learn_adapter
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
@@ -180,6 +182,7 @@ class App:
             carrier=self.transport.status(),
             prompts=self.reader.status(),
             kv=self.knowledge.status(),
+            checkpoint=self.checkpoint.status() if self.checkpoint is not None else None,
             fidelity=self.fidelity.status(),
             settings=_in_force(self._settings),
         )
@@ -192,6 +195,9 @@ class App:
         admin = AdminServer(self.status, self._last_decisions, host=settings.admin_host, port=settings.admin_port)
         await self.knowledge.start()
         parts.push_async_callback(self.knowledge.stop)
+        if self.checkpoint is not None:
+            await self.checkpoint.start()
+            parts.push_async_callback(self.checkpoint.stop)
         try:
             await self.discovery.start()
         except NoClusterError as error:

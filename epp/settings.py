@@ -356,6 +356,10 @@ class KvCacheSettings(BaseModel):
     kv_max_parked_blocks: int = _setting(
         4096, "Blocks of one worker with an unknown parent that wait for it.", ge=0, le=1_000_000
     )
+    checkpoint_dir: Path | None = _setting(
+        None, "Directory for a file with the index of KV blocks, with which a restarted picker begins."
+    )
+    checkpoint_seconds: float = _setting(60.0, "Seconds between two writings of that file.", ge=1, le=86_400)
 
 
 class EngineMetricsSettings(BaseModel):

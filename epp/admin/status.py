@@ -11,6 +11,7 @@ from epp.endpoints.status import PoolStatus
 from epp.endpoints.suspects import SuspectsStatus
 from epp.extproc.servicer import ExchangeStatus
 from epp.extproc.transport.stream import CarrierStatus
+from epp.kvcache.checkpoint import CheckpointStatus
 from epp.kvcache.status import KvStatus
 from epp.prompts.reader import PromptsStatus
 from epp.scheduling.ejection import EjectionStatus
@@ -42,6 +43,8 @@ class Status:
     """Settings in force, by environment variable."""
     kv: KvStatus = field(default_factory=lambda: KvStatus(enabled=False))
     """None: EPP_KV_EVENTS is off."""
+    checkpoint: CheckpointStatus | None = None
+    """None: EPP_CHECKPOINT_DIR is not set."""
     carrier: CarrierStatus = field(default_factory=lambda: CarrierStatus(name="grpcio"))
     ejection: EjectionStatus = field(default_factory=EjectionStatus)
     engine_metrics: MetricsStatus = field(default_factory=MetricsStatus)

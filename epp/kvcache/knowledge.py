@@ -131,6 +131,13 @@ class KvKnowledge:
         """
         return encode(self.index.secret_id, self._pieces())
 
+    def take_secret(self, secret: bytes) -> bool:
+        """Make prefix keys as the index does that images come from; False when it is too late for that."""
+        undecided = any(f.stream is not None and f.stream.sequence.offered for f in self._followed.values())
+        if secret != self.index.secret and (self._images or undecided):
+            return False
+        return self.index.take_secret(secret)
+
     def hold(self) -> None:
         """Until `release`, keep what publishers of new endpoints say: images of them may come that go before it.
 
@@ -143,7 +150,7 @@ class KvKnowledge:
         """Images, of one snapshot, that endpoints may begin with, those that join later too.
 
         One is used only where the publisher's replay, or what was held, proves that it is of the same process. The
-        index must make its prefix keys with the secret of the snapshot (`RunIndex.take_secret`).
+        index must make its prefix keys with the secret of the snapshot (`take_secret`).
         """
         images = list(images)
         self._anchors = anchors_of(images)

@@ -98,6 +98,11 @@ class Sequence:
         """Number of the last batch that was applied."""
         return self._last
 
+    @property
+    def offered(self) -> bool:
+        """Whether an offer waits to be decided."""
+        return self._offer is not None
+
     def digests(self, up_to: int) -> dict[int, int]:
         """Digests of recent batches up to and with number `up_to`; without that one if it is too long ago."""
         return {seq: digest for seq, digest in self._recent.items() if seq <= up_to}

@@ -1,7 +1,7 @@
 """Knowledge of caches follows real publishers through the faults of real networks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +23,6 @@ from tests.waiting import until
 
 TOKENS = list(range(100, 112))
 PROMPT = Prompt(tokens=np.array([*TOKENS, 1], dtype=np.uint32))
-
-
-@pytest.fixture
-def publisher() -> Iterator[Publisher]:
-    publisher = Publisher()
-    yield publisher
-    publisher.close()
 
 
 class World:
@@ -305,7 +298,7 @@ async def test_a_picker_begins_with_what_a_peer_knows(world, publisher, replay):
     await world.until_cached(8)
     publisher.kept = {seq: payload for seq, payload in publisher.kept.items() if seq == publisher.sequence - 1}
     other = World()
-    assert other.knowledge.index.take_secret(world.knowledge.index.secret)
+    assert other.knowledge.take_secret(world.knowledge.index.secret)
     other.knowledge.hold()
     await other.knowledge.start()
     try:
@@ -336,7 +329,7 @@ async def test_what_a_peer_knows_of_a_former_process_is_refused(world, publisher
         for _ in range(numbers + 2):
             second.publish(batch())
         second.publish(batch(stored([7], TOKENS[:4])))
-        other.knowledge.index.take_secret(world.knowledge.index.secret)
+        other.knowledge.take_secret(world.knowledge.index.secret)
         other.knowledge.offer(images)
         other.follow(second)
         await other.until_cached(4)
