@@ -59,7 +59,7 @@ BENCHMARKS = {
     "tokens": ("tokens_turn30", "tokens_cold", "tokens_100kb_warm", "tokens_loop_stall", "tokens_cache_bytes"),
     "decision": ("decision_64", "decision_1000"),
     "idle": ("idle_100",),
-    "kube": ("kube_event", "kube_list_1000", "kube_event_delay"),
+    "kube": ("kube_event", "kube_list_1000", "kube_gone_delay"),
     "ttft": ("ttft_conversation_1x", "ttft_conversation_1_8x", "ttft_synthetic_1x", "ttft_synthetic_2x"),
 }
 """Module in this folder -> the rows that it prints; a module gets the wanted rows as arguments."""

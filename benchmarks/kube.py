@@ -1,12 +1,13 @@
 """Following 1,000 pods: our watch against the official client's typed models, from the same server.
 
 `kube_event`: CPU per pod event, from the bytes to the changed pool. `kube_list_1000`: wall time from the request to a
-pool of 1,000 endpoints. `kube_event_delay`: 99th percentile from the sending of an event, one at a time, to the pool
-that has changed by it.
+pool of 1,000 endpoints. `kube_gone_delay`: 99th percentile from the sending of an event that makes a pod unready or
+tells that it is deleted, to the pool that no pick takes it from, among storms of other events and a busy event loop.
 """
 
 import asyncio
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -28,16 +29,24 @@ from epp.settings import EndpointsSettings
 
 PODS = 1000
 EVENTS = 5000
-SPACED = 200
+LEAVING = 400
+"""The first pods leave, one every SPACING_SECONDS, beginning LEAD_SECONDS after the list; with every STORM_EVERYth,
+STORM others change twice just before."""
+SPACING_SECONDS = 0.01
+LEAD_SECONDS = 3.0
+STORM_EVERY = 20
+STORM = 50
 LAST = PODS
 """A pod of its own in the last event, which tells that all were taken in."""
 PAD_BYTES = 2600
 """Of annotations, so that a pod takes the 4.3 KB that real ones do."""
 PATH = "/api/v1/namespaces/default/pods"
+FIRST = web.AppKey("first", list[float])
+"""The clock when the first pod leaves."""
 
 
-def pod(number: int, *, ready: bool = True, version: int = 1, sent: float = 0.0) -> dict:
-    """A running pod as a kubelet reports it; `sent` is the clock when it was sent."""
+def pod(number: int, *, ready: bool = True, version: int = 1, leaves: float = math.inf) -> dict:
+    """A running pod as a kubelet reports it; `leaves` is the clock when its end will be told."""
     name, ip = f"vllm-7f9c6d5b8-{number:05d}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
     times = {"lastProbeTime": None, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
@@ -52,10 +61,10 @@ def pod(number: int, *, ready: bool = True, version: int = 1, sent: float = 0.0)
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "labels": {
                 "app": "vllm",
-                "spaced": "yes",
                 "pod-template-hash": "7f9c6d5b8",
                 "llm-d.ai/role": "both",
-                "sent": str(sent),
+                "leaving": "yes",
+                "leaves": str(leaves),
             },
             "annotations": {"pad": "x" * PAD_BYTES},
         },
@@ -96,33 +105,46 @@ def pod(number: int, *, ready: bool = True, version: int = 1, sent: float = 0.0)
     }
 
 
-def line(number: int, **state: object) -> bytes:
-    return json.dumps({"type": "MODIFIED", "object": pod(number, **state)}).encode() + b"\n"
+def line(number: int, kind: str = "MODIFIED", **state: object) -> bytes:
+    return json.dumps({"type": kind, "object": pod(number, **state)}).encode() + b"\n"
+
+
+def storm(pods: range, times: int) -> list[bytes]:
+    """All `pods` turn not ready and ready again, so many times."""
+    return [line(i, ready=j % 2 == 1, version=2 + j) for j in range(times) for i in pods]
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
-    """A list in pages, or a watch: all pods turn not ready and ready again, at once; or new pods come one at a time."""
+    """A list in pages, or a watch: a storm, and a pod more; or pods that leave at the moment that their label tells."""
     if "watch" not in request.query:
         begin = int(request.query.get("continue", 0))
         end = min(PODS, begin + int(request.query.get("limit", PODS)))
+        if not begin:
+            request.app[FIRST][:] = [time.monotonic() + LEAD_SECONDS]
+        items = [pod(i, leaves=request.app[FIRST][0] + i * SPACING_SECONDS) for i in range(begin, end)]
         meta = {"resourceVersion": "1"} | ({"continue": str(end)} if end < PODS else {})
-        page = {"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": [pod(i) for i in range(begin, end)]}
-        return web.json_response(page)
+        return web.json_response({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": items})
     response = web.StreamResponse()
     await response.prepare(request)
-    if "spaced" in request.query["labelSelector"]:
-        for i in range(SPACED):
-            await response.write(line(PODS + i, sent=time.monotonic()))
-            await asyncio.sleep(0.01)
+    if "leaving" in request.query["labelSelector"]:
+        await leave(response, request.app[FIRST][0])
     else:
-        lines = [line(i % PODS, ready=i // PODS % 2 == 1, version=2 + i) for i in range(EVENTS)]
-        await response.write(b"".join([*lines[:-1], line(LAST)]))
+        await response.write(b"".join([*storm(range(PODS), EVENTS // PODS)[:-1], line(LAST)]))
     await asyncio.sleep(600)
     return response
 
 
+async def leave(response: web.StreamResponse, first: float) -> None:
+    others = b"".join(storm(range(LEAVING, LEAVING + STORM), 2))
+    ends = [line(i, "DELETED") if i % 2 else line(i, ready=False) for i in range(LEAVING)]
+    for i, end in enumerate(ends):
+        await asyncio.sleep(first + i * SPACING_SECONDS - time.monotonic())
+        await response.write((others if i % STORM_EVERY == 0 else b"") + end)
+
+
 async def serve() -> None:
     application = web.Application()
+    application[FIRST] = [0.0]
     application.router.add_get(PATH, answer)
     runner = web.AppRunner(application)
     await runner.setup()
@@ -145,8 +167,10 @@ def server() -> Iterator[str]:
         }
         path = Path(folder) / "kubeconfig"
         path.write_text(yaml.safe_dump(config))
-        yield str(path)
-        process.kill()
+        try:
+            yield str(path)
+        finally:
+            process.kill()
 
 
 @asynccontextmanager
@@ -196,13 +220,26 @@ async def typed(kubeconfig: str) -> tuple[float, float]:
 
 
 async def delays(kubeconfig: str) -> float:
-    """Milliseconds, 99th percentile, from the sending of an event to the pool with the new pod."""
+    """Milliseconds, 99th percentile, from the sending of a pod's end to the pool without it."""
     seen: list[float] = []
-    async with following(kubeconfig, "app=vllm,spaced=yes") as pool:
+    async with following(kubeconfig, "app=vllm,leaving=yes") as pool:
         await until(lambda: len(pool.snapshot().endpoints) >= PODS, 0)
-        pool.on_join(lambda _column, endpoint: seen.append(time.monotonic() - float(endpoint.labels["sent"])))
-        await until(lambda: len(seen) >= SPACED)
-    return float(np.percentile(seen, 99)) * 1e3
+        pool.on_leave(lambda _column, endpoint: seen.append(time.monotonic() - float(endpoint.labels["leaves"])))
+        traffic = asyncio.create_task(busy())
+        await asyncio.sleep(LEAD_SECONDS + LEAVING * SPACING_SECONDS + 0.5)
+        traffic.cancel()
+    ends = [delay for delay in seen if delay >= 0]  # those of the storms leave before their time, and come back
+    assert len(ends) == LEAVING, len(ends)
+    return float(np.percentile(ends, 99)) * 1e3
+
+
+async def busy(share: float = 0.5, piece: float = 0.001) -> None:
+    """Half of the event loop goes into requests."""
+    while True:
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < piece * share:
+            pass
+        await asyncio.sleep(piece * (1 - share))
 
 
 def main(rows: list[str]) -> None:
@@ -212,12 +249,12 @@ def main(rows: list[str]) -> None:
             our_list, our_cpu = min(asyncio.run(ours(kubeconfig)) for _ in range(3))
             report("kube_event", our_cpu * 1e6, "us", typed_cpu * 1e6)
             report("kube_list_1000", our_list * 1e3, "ms", typed_list * 1e3)
-        if "kube_event_delay" in rows:
-            report("kube_event_delay", asyncio.run(delays(kubeconfig)), "ms")
+        if "kube_gone_delay" in rows:
+            report("kube_gone_delay", asyncio.run(delays(kubeconfig)), "ms")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--serve"]:
         asyncio.run(serve())
     else:
-        main(sys.argv[1:] or ["kube_event", "kube_list_1000", "kube_event_delay"])
+        main(sys.argv[1:] or ["kube_event", "kube_list_1000", "kube_gone_delay"])

@@ -11,7 +11,6 @@ from epp.endpoints.pool import Pool
 
 _log = structlog.get_logger()
 
-SHORTEST_PAUSE = 0.01
 LONGEST_PAUSE = 0.02
 SHARE = 0.1
 """Of the event loop's time that may go into changes of the pool, as far as LONGEST_PAUSE allows."""
@@ -21,7 +20,8 @@ class Membership:
     """Joins the endpoints of several sources into the pool.
 
     A source calls `changed`. The first change after a pause reaches the pool at the end of the same turn of the event
-    loop; in a storm of changes the pool follows every 10 to 20 ms, since each change costs a look at all endpoints.
+    loop. Each change costs a look at all endpoints, so in a storm of changes the pool pauses: for ten times as long as
+    its last change took, some 5 ms for 1,000 endpoints, but never for so long that who left is picked much longer.
     """
 
     def __init__(self, pool: Pool, *, most: int) -> None:
@@ -48,11 +48,11 @@ class Membership:
         begun = monotonic()
         self._pending = None
         endpoints = [endpoint for source in self._sources for endpoint in source()]
-        by_place = {endpoint.host_port: endpoint for endpoint in reversed(endpoints)}
-        if len(by_place) < len(endpoints):
+        if len(self._sources) > 1:
+            by_place = {endpoint.host_port: endpoint for endpoint in reversed(endpoints)}
             endpoints = [endpoint for endpoint in endpoints if by_place[endpoint.host_port] is endpoint]
         self._pool.replace(self._bounded(endpoints))
-        pause = min(max((monotonic() - begun) / SHARE, SHORTEST_PAUSE), LONGEST_PAUSE)
+        pause = min((monotonic() - begun) / SHARE, LONGEST_PAUSE)
         self._not_before = asyncio.get_running_loop().time() + pause
 
     def _bounded(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:

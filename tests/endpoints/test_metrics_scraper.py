@@ -41,7 +41,7 @@ class Scraped:
         self.pool.on_join(self.metrics.join)
         self.pool.on_leave(self.metrics.leave)
         self.pool.replace(
-            Endpoint(name=f"w{i}", address="127.0.0.1", port=1, metrics_port=port) for i, port in enumerate(ports)
+            Endpoint(name=f"w{i}", address="127.0.0.1", port=1 + i, metrics_port=port) for i, port in enumerate(ports)
         )
         self.scraper = MetricsScraper(self.pool, self.metrics, RULES, CollectorRegistry())
 
