@@ -72,6 +72,8 @@ def _demo(folder: Path, console: Console, arguments: argparse.Namespace) -> int:
         with Live(console=console, refresh_per_second=2, get_renderable=lambda: results_table(runs, shape.requests)):
             for run in runs:
                 _run(run, shape, workers, model, folder, arguments.seed)
+        if not console.is_terminal:
+            console.line()  # rich leaves the cursor behind the table there
         code = _report(findings(round_robin, approximate, kv, expected=shape.requests), console)
         _say_busy(runs, console)
         if arguments.keep:
