@@ -37,7 +37,7 @@ bench: setup envoy ## run the benchmarks: JSON lines on stdout, a table on stder
 soak: setup envoy ## many requests through Envoy with clients that leave (REQUESTS=100000)
 	@$(RUN)python -m tests.soak --requests $(or $(REQUESTS),100000) $(ARGS)
 
-kubeserver: ## build the tests' Kubernetes API server, minutes the first time, in the background
+kubeserver: $(UV) ## build the tests' Kubernetes API server, minutes the first time, in the background
 	@mkdir -p .tools
 	@nice -n 15 $(PYTHON) tests/kubernetes/build.py >.tools/kubeserver.log 2>&1 </dev/null &
 

