@@ -46,7 +46,7 @@ def go() -> str:
     if installed := shutil.which("go"):
         return installed
     target = TOOLS / "go"
-    program = target / "go" / "bin" / "go"  # the package's own bin/go is a Python script that needs an installed package
+    program = target / "go" / "bin" / "go"  # its bin/go is a Python script that looks for an installed package
     with _locked("go"):
         if not program.exists():
             install = [str(TOOLS / "uv/bin/uv"), "pip", "install", "--quiet", "--python", sys.executable]
