@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     _add_doctor(commands)
     _add_tokens(commands)
+    _add_snapshot(commands)
     return parser
 
 
@@ -202,6 +203,21 @@ def _tokens(arguments: argparse.Namespace) -> int:
     from epp.settings import load_settings
 
     return run(arguments, load_settings())
+
+
+def _add_snapshot(commands: Commands) -> None:
+    from epp.readiness import arguments as readiness
+
+    help_ = "record what the readiness checks read of a cluster, without secrets"
+    parser = command(commands, "snapshot", help_, readiness.SNAPSHOT_EXAMPLE)
+    readiness.add_snapshot_arguments(parser)
+    parser.set_defaults(run=_snapshot)
+
+
+def _snapshot(arguments: argparse.Namespace) -> int:
+    from epp.readiness.snapshot.command import run
+
+    return run(arguments)
 
 
 if __name__ == "__main__":

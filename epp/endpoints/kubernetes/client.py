@@ -1,4 +1,4 @@
-"""GET requests to the Kubernetes API by the official client: its configuration, its TLS, its token; the JSON is ours.
+"""Requests to the Kubernetes API by the official client: its configuration, its TLS, its token; the JSON is ours.
 
 No other module imports `kubernetes`, and this one only when it is opened: the import takes 0.3 s and 35 MB.
 """
@@ -75,6 +75,25 @@ class KubernetesClient:
                     raise ApiError(response.status, _reason(await response.read(), response.reason))
                 yield response
         except (aiohttp.ClientError, OSError, NoClusterError) as error:
+            raise UnreachableError(str(error) or type(error).__name__) from error
+
+    async def apply(self, path: str, document: Mapping[str, object]) -> None:
+        """Server-side apply of one object at `path`. Raises ApiError or UnreachableError."""
+        try:
+            api = self._opened()
+            method, url, headers, body, *_ = await api.param_serialize(
+                "PATCH",
+                path,
+                query_params=[("fieldManager", "epp"), ("force", "true")],
+                header_params={"Accept": "application/json", "Content-Type": "application/apply-patch+yaml"},
+                body=document,
+                auth_settings=["BearerToken"],
+            )
+            answer = await api.call_api(method, url, headers, body, _request_timeout=CONNECT_SECONDS)
+            async with answer.response as response:
+                if not response.ok:
+                    raise ApiError(response.status, _reason(await response.read(), response.reason))
+        except (aiohttp.ClientError, OSError) as error:
             raise UnreachableError(str(error) or type(error).__name__) from error
 
     def _opened(self) -> "ApiClient":

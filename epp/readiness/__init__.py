@@ -1,0 +1,1 @@
+"""Gateway readiness: is the chain from Gateway over HTTPRoute and InferencePool to EPP and workers whole?"""

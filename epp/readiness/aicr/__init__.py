@@ -1,0 +1,1 @@
+"""NVIDIA AICR: its constraints, its recipes, and its contract for check images."""
