@@ -33,11 +33,11 @@ from epp.scheduling.cache_reports import CacheReports
 from epp.scheduling.config_watch import ConfigWatch
 from epp.scheduling.ejection import Ejection, EjectionRules
 from epp.scheduling.estimates import Estimates
-from epp.scheduling.explain import DecisionRecord, Recorded
+from epp.scheduling.explain import Recorded
 from epp.scheduling.explain_header import explain_header_from
 from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.models import Models
-from epp.scheduling.policies import disaggregation_from, policy_from
+from epp.scheduling.policies import Policies, disaggregation_from, policies_from
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.shadow import Shadowed, ShadowMetrics
@@ -89,7 +89,12 @@ class App:
         if self.knowledge is not None:
             self.knowledge.on_disconnect = self.suspects.suspect
         self.shadow_metrics = ShadowMetrics(self.registry)
-        self.decisions = self._recorded(policy_from(settings))
+        policies = policies_from(settings)
+        share = settings.explain_sample if settings.explain is Explain.LOG else 0.0
+        self.decisions = Recorded(self._shadowed(policies), settings.explain_keep, log_share=share)
+        self.disaggregation = disaggregation_from(settings, policies.prefill, self.registry)
+        self.models = Models(settings, self._rewrite, self.engine_metrics.adapters)
+        self.reader.rewrite = self.models.serving
         self.ejection = Ejection(self.pool, self.engine_metrics, EjectionRules.of(settings), self.registry)
         self.scheduler = Scheduler(
             pool=self.pool,
@@ -100,10 +105,10 @@ class App:
             fallbacks=settings.fallbacks,
             suspended=lambda: self.suspects.places | self.ejection.places,
             slow_start_seconds=settings.slow_start_seconds,
-            models=Models(settings, self._rewrite, self.engine_metrics.adapters),
-            disaggregation=disaggregation_from(settings, self.registry),
+            models=self.models,
+            disaggregation=self.disaggregation,
         )
-        self.config_watch = ConfigWatch(settings, self._take_policy)
+        self.config_watch = ConfigWatch(settings, self._take_policies)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.scraper.on_loss = self.suspects.suspect
         self.fidelity = Fidelity(self.pool, self.registry)
@@ -119,7 +124,7 @@ class App:
                 Estimates(self.scheduler.load, self.registry),
             ),
             registry=self.registry,
-            explain=explain_header_from(settings, self._newest_decision),
+            explain=explain_header_from(settings, self.decisions.newest),
         )
         self.health = Health()
         self.transport = transport_for(settings, self.servicer.serve, health=self.health, registry=self.registry)
@@ -140,29 +145,20 @@ class App:
         """Where each worker serves its API."""
         return [f"http://{endpoint.host_port}" for endpoint in self.pool.snapshot().endpoints]
 
-    def _recorded(self, policy: Policy) -> Recorded:
-        """The policy as it is used: with its shadow, and a memory of its decisions."""
-        settings = self._settings
-        if settings.shadow_policy is not None:
-            other = settings.model_copy(
-                update={"policy": settings.shadow_policy, "scorers": None, "config_file": None, "filters": None}
-            )
-            policy = Shadowed(policy, policy_from(other), self.shadow_metrics)
-        share = settings.explain_sample if settings.explain is Explain.LOG else 0.0
-        return Recorded(policy, settings.explain_keep, log_share=share)
+    def _shadowed(self, policies: Policies) -> Policy:
+        """The policy that decides, with the one beside it if there is one."""
+        if policies.shadow is None:
+            return policies.decode
+        return Shadowed(policies.decode, policies.shadow, self.shadow_metrics)
 
-    def _take_policy(self, policy: Policy) -> None:
-        self.decisions = self.scheduler.policy = self._recorded(policy)
+    def _take_policies(self, policies: Policies) -> None:
+        """A changed EPP_CONFIG_FILE comes into force."""
+        self.decisions.policy = self._shadowed(policies)
+        self.disaggregation.policy = policies.prefill
 
     def _rewrite(self, model: str, number: float) -> str | None:
         policies = self.discovery.policies
         return policies.rewrites.target(model, number) if policies is not None else None
-
-    def _last_decisions(self) -> list[DecisionRecord]:
-        return self.decisions.records()
-
-    def _newest_decision(self) -> DecisionRecord | None:
-        return self.decisions.newest()
 
     def status(self) -> Status:
         """What `/status` says now."""
@@ -192,7 +188,7 @@ class App:
         settings = self._settings
         parts.push_async_callback(self.reader.stop)
         metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port)
-        admin = AdminServer(self.status, self._last_decisions, host=settings.admin_host, port=settings.admin_port)
+        admin = AdminServer(self.status, self.decisions.records, host=settings.admin_host, port=settings.admin_port)
         await self.knowledge.start()
         parts.push_async_callback(self.knowledge.stop)
         if self.checkpoint is not None:

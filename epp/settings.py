@@ -422,6 +422,11 @@ class SchedulingSettings(BaseModel):
         None, "Policy that decides on the side; metrics show how often and by how much it differs."
     )
     models: str | None = _setting(None, "Comma list of the models that are served, adapters included.")
+    model_rewrites: str | None = _setting(
+        None,
+        "Models that serve requests for other names, with weights: `chat=chat-v1:9|chat-v2:1,old=new`. A pool's "
+        "InferenceModelRewrites come first.",
+    )
     unknown_model: UnknownModel = _setting(
         UnknownModel.ROUTE, "A request for a model not in EPP_MODELS: route it all the same, or refuse it (404)."
     )

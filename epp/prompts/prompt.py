@@ -75,6 +75,9 @@ class Request:
     id: str = ""
     api: Api = Api.UNKNOWN
     model: str = ""
+    """As the client named it."""
+    rewritten: str = ""
+    """The model that serves it in place of `model`, where a rule says so."""
     prompt: Prompt = field(default_factory=Prompt)
     stream: bool = False
     max_output_tokens: int | None = None
@@ -87,3 +90,8 @@ class Request:
     """What is wrong with the body and where, if something is and the body was whole; the engine would refuse it too."""
     size: int = 0
     """Body bytes seen: a hint of the work when the tokens are not known."""
+
+    @property
+    def served_model(self) -> str:
+        """The model that the worker gets to see; empty when none is named."""
+        return self.rewritten or self.model

@@ -78,6 +78,8 @@ class PromptReader:
         metrics: PromptMetrics,
     ) -> None:
         self.models = models
+        self.rewrite: Callable[[str], str] = str
+        """The model that shall serve requests for a name."""
         self._threads = threads
         self._process = process
         self._service = service
@@ -113,13 +115,15 @@ class PromptReader:
         else:
             problem = ""
         asked = understood.asked
-        prompt = await self._prompt(understood, body)
+        serving = self.rewrite(asked.model)
+        prompt = await self._prompt(understood, body, serving)
         self._metrics.read(understood.api, prompt.source, len(prompt.tokens), perf_counter() - start)
         self._read[prompt.source.value] += 1
         return Request(
             id=request_id,
             api=understood.api,
             model=asked.model,
+            rewritten=serving if serving != asked.model else "",
             prompt=prompt,
             stream=asked.stream,
             max_output_tokens=asked.max_output_tokens,
@@ -153,15 +157,15 @@ class PromptReader:
         if self._service is not None:
             await self._service.stop()
 
-    async def _prompt(self, understood: Understood, body: Body) -> Prompt:
-        """The first prompt of the body; further ones of a batch only count as work."""
+    async def _prompt(self, understood: Understood, body: Body, model: str) -> Prompt:
+        """The first prompt of the body, as `model` sees it; further ones of a batch only count as work."""
         asked = understood.asked
-        place = namespace(asked.adapter or self.models.adapter(asked.model), asked.cache_salt)
+        place = namespace(asked.adapter or self.models.adapter(model), asked.cache_salt)
         if not asked.prompts:
             return Prompt(namespace=place)
         first, *others = asked.prompts
         more = sum(_estimate(other) for other in others)
-        encoded, source, missing = await self._encoded(first, asked.model)
+        encoded, source, missing = await self._encoded(first, model)
         if missing in _ASKED_ELSEWHERE and self._service is not None:
             try:
                 rendered = await self._service.tokens(understood.api, body)

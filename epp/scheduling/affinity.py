@@ -63,7 +63,7 @@ class LoraAffinity:
 
     def score(self, request: Request, candidates: Candidates) -> Scores | None:
         """No opinion where the model of the request is no adapter that any engine knows."""
-        name = request.model
+        name = request.served_model
         samples = [candidates.sample(int(column)) for column in candidates.columns]
         known = any(name in each.adapters or name in each.adapters_waiting for each in samples if each is not None)
         if not known and (self._adapters is None or name not in self._adapters):

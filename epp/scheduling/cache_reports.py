@@ -18,6 +18,8 @@ class CacheReports:
         pick, usage = outcome.pick, outcome.usage
         if pick is None or usage is None or usage.cached_tokens is None:
             return
+        if pick.decision.prefill is not None:
+            return  # tokens that another worker computed count as cached in the answer
         endpoint = pick.decision.endpoint
         if outcome.served in {None, endpoint.host_port} and len(outcome.request.prompt.tokens):
             self._reported(pick.reservation.column, endpoint, outcome.request.prompt, usage.cached_tokens)

@@ -44,6 +44,8 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     profiles: dict[Role, Profile]
+    shadow: Profile | None = None
+    """Decides on the side for the decode role, in place of EPP_SHADOW_POLICY."""
 
 
 def read_config(path: Path) -> Config:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import structlog
 
-from epp.scheduling.policies import policy_from
-from epp.scheduling.policy import Policy
+from epp.scheduling.policies import Policies, policies_from
 from epp.settings import Settings, SettingsError
 
 _log = structlog.get_logger(__name__)
@@ -21,7 +20,7 @@ class ConfigWatch:
     def __init__(
         self,
         settings: Settings,
-        take: Callable[[Policy], None],
+        take: Callable[[Policies], None],
         *,
         seconds: float = _SECONDS,
     ) -> None:
@@ -50,7 +49,7 @@ class ConfigWatch:
                 continue
             seen = state
             try:
-                self._take(await asyncio.to_thread(policy_from, self._settings))
+                self._take(await asyncio.to_thread(policies_from, self._settings))
                 _log.info("config file is in force", path=str(path))
             except SettingsError as error:
                 _log.warning("config file is wrong; the last good one stays", error=str(error))

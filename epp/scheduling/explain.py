@@ -62,11 +62,15 @@ class Recorded:
     """Another policy whose last decisions can be looked at; they are written out only when somebody looks."""
 
     def __init__(self, policy: Policy, keep: int, *, log_share: float = 0.0, draw: random.Random | None = None) -> None:
-        self.name = policy.name
         self.policy = policy
         self._last: deque[_Made] = deque(maxlen=keep)
         self._log_share = log_share
         self._draw = draw or random.Random()  # noqa: S311 - sampling
+
+    @property
+    def name(self) -> str:
+        """That of the policy whose decisions are kept, which may be exchanged."""
+        return self.policy.name
 
     def pick(self, request: Request, candidates: Candidates) -> Choice:
         """What the other policy picks."""

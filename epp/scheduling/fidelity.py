@@ -55,6 +55,8 @@ class Fidelity:
         pick, usage = outcome.pick, outcome.usage
         if pick is None or usage is None or usage.cached_tokens is None or not outcome.request.prompt.has_ids:
             return
+        if pick.decision.prefill is not None:
+            return  # the answer counts what came over the network as cached; we predicted the prefill worker's cache
         endpoint = pick.decision.endpoint
         if outcome.served not in {None, endpoint.host_port}:
             return

@@ -3,6 +3,7 @@
 import difflib
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
@@ -19,6 +20,16 @@ from epp.scheduling.scored import Filtered, ScoredPolicy, Weighted
 from epp.settings import Settings, SettingsError
 
 Build = Callable[[Settings, random.Random], Policy]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """All that EPP_CONFIG_FILE can change while the EPP runs."""
+
+    decode: Policy
+    prefill: Policy
+    shadow: Policy | None
+    """Decides on the side beside `decode`."""
 
 
 def _scored(name: str, text: str) -> Build:
@@ -55,15 +66,35 @@ def policy_from(settings: Settings, draw: random.Random | None = None, *, role: 
         raise SettingsError(f"{where}{error}") from None
 
 
-def disaggregation_from(settings: Settings, registry: CollectorRegistry) -> Disaggregation:
-    """How prefill is split off, in pools that have workers for it. Raises SettingsError."""
+def policies_from(settings: Settings) -> Policies:
+    """The policies of all roles. Raises SettingsError."""
+    return Policies(
+        decode=policy_from(settings),
+        prefill=policy_from(settings, role=Role.PREFILL),
+        shadow=_shadow_from(settings),
+    )
+
+
+def _shadow_from(settings: Settings) -> Policy | None:
+    profile = None if settings.config_file is None else read_config(settings.config_file).shadow
+    if profile is None and settings.shadow_policy is None:
+        return None
+    where = f"EPP_CONFIG_FILE={settings.config_file}: shadow: " if profile is not None else "EPP_SHADOW_POLICY: "
+    try:
+        return _build(profile or Profile(policy=settings.shadow_policy), settings, random.Random())  # noqa: S311
+    except RuleError as error:
+        raise SettingsError(f"{where}{error}") from None
+
+
+def disaggregation_from(settings: Settings, prefill: Policy, registry: CollectorRegistry) -> Disaggregation:
+    """How prefill is split off, in pools that have workers for it; `prefill` picks among them."""
     rules = DisaggregationRules(
         decider=settings.disaggregation,
         uncached_tokens=settings.disaggregation_uncached_tokens,
         transfer_seconds=settings.kv_transfer_us_per_token / 1e6,
         missing=settings.prefill_missing,
     )
-    return Disaggregation(rules, policy_from(settings, role=Role.PREFILL), DisaggregationMetrics(registry))
+    return Disaggregation(rules, prefill, DisaggregationMetrics(registry))
 
 
 def parse_scorers(text: str) -> tuple[ScorerConfig, ...]:

@@ -126,7 +126,7 @@ class Scheduler:
 
         Raises NoEndpointError when no endpoint is left, UnknownModelError for a model that is not served.
         """
-        model = self._models.target(request.model) if self._models is not None else None
+        model = self._models.rewritten(request) if self._models is not None else None
         snapshot = self._pool.snapshot()
         if not snapshot.endpoints:
             raise NoEndpointError("no ready endpoint in the pool")

@@ -32,7 +32,7 @@ class Split:
             index=self.index,
             policy=policy_from(chosen, random.Random(1)),
             clock=self.clock,
-            disaggregation=disaggregation_from(chosen, self.registry),
+            disaggregation=disaggregation_from(chosen, policy_from(chosen, role=Role.PREFILL), self.registry),
         )
 
     def counted(self, result: str) -> float:

@@ -1,5 +1,7 @@
 """Predicted against reported cached tokens."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
@@ -8,6 +10,7 @@ from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.pool import Pool
 from epp.kvcache.prefix_index import Match
 from epp.prompts.prompt import Prompt, Request, TokenSource
+from epp.scheduling.cache_reports import CacheReports
 from epp.scheduling.fidelity import Fidelity
 from epp.scheduling.outcome import Ending, Outcome, Usage
 from epp.scheduling.round_robin import RoundRobin
@@ -55,6 +58,20 @@ def test_what_cannot_be_compared_is_not_counted() -> None:
     world.end(0, request=Request())
     world.end(0, served=HostPort("10.0.0.9:8000"))
     assert world.fidelity.status().compared == 0
+
+
+def test_what_another_worker_prefilled_is_neither_compared_nor_taken_as_cached() -> None:
+    world = World()
+    pick = world.scheduler.pick(KNOWN)
+    split = replace(pick, decision=replace(pick.decision, prefill=W0))
+    told: list[int] = []
+    reports = CacheReports(lambda _column, _endpoint, _prompt, tokens: told.append(tokens))
+    for each in (split, pick):
+        outcome = Outcome(request=KNOWN, ending=Ending.COMPLETE, pick=each, usage=Usage(cached_tokens=99))
+        world.fidelity.ended(outcome)
+        reports.ended(outcome)
+    assert world.fidelity.status().compared == 1
+    assert told == [99]
 
 
 def test_a_worker_that_is_always_wrong_stands_out_by_name_until_it_leaves() -> None:
