@@ -63,7 +63,8 @@ def as_markdown() -> str:
             lines.append(f"\n## {section}\n\n| setting | type | default | meaning |\n|---|---|---|---|\n")
         also = f" Also: {', '.join(f'`{name}`' for name in row.also)}." if row.also else ""
         default = f"`{row.default}`" if row.default else "unset"
-        lines.append(f"| `{row.name}` | {row.type} | {default} | {row.description}{also} |\n")
+        meaning = row.description.replace("|", "\\|")
+        lines.append(f"| `{row.name}` | {row.type} | {default} | {meaning}{also} |\n")
     return "".join(lines)
 
 
