@@ -146,7 +146,8 @@ def test_the_window_of_a_stream_stays_shut_while_nobody_reads_it():
     call.stream.held = 700
     peer.send(data(1, bytes(700)))
     assert windows_of(peer.answers(), 1) == 0
-    peer.connection.read(call.stream, 700)
+    call.stream.held = 0
+    peer.connection.settle(call.stream)
     assert windows_of(peer.answers(), 1) == 700
 
 
@@ -158,7 +159,8 @@ def test_the_window_of_the_connection_stays_shut_while_too_much_is_held():
         peer.send(data(1, bytes(10_000)))
     assert peer.connection.memory.full
     assert windows_of(peer.answers(), 0) == 0
-    peer.connection.read(call.stream, 40_000)
+    call.stream.held = 0
+    peer.connection.settle(call.stream)
     assert not peer.connection.memory.full
     assert windows_of(peer.answers(), 0) == 40_000
 
@@ -201,13 +203,13 @@ def test_a_stream_whose_answers_nobody_takes_is_reset():
     peer.now = 10
     peer.send(frames.window_update(0, 10), frames.window_update(1, 10))
     peer.answers()
-    peer.connection.reset_stalled(9)
+    peer.connection.tend(stalled_since=9)
     assert call.told == []
-    peer.connection.reset_stalled(11)
+    peer.connection.tend(stalled_since=11)
     assert reset_codes(peer.answers()) == [(1, ErrorCode.CANCEL)]
     assert (call.told, peer.memory.used) == (["closed"], 0)
     peer.now = 100
-    peer.connection.reset_stalled(100)
+    peer.connection.tend(stalled_since=100)
     assert peer.answers() == []
 
 

@@ -23,6 +23,23 @@ class Call:
     `wake` is called when something has been queued, so that it leaves together with what else this turn brings.
     """
 
+    __slots__ = (
+        "_connection",
+        "_deadline",
+        "_gone",
+        "_headers_sent",
+        "_loop",
+        "_max_queued_bytes",
+        "_messages",
+        "_no_more",
+        "_reader",
+        "_reading",
+        "_stream",
+        "_wake",
+        "_writing",
+        "task",
+    )
+
     def __init__(
         self,
         connection: Connection,
@@ -68,11 +85,7 @@ class Call:
     async def read(self) -> bytes | None:
         """The next message; None: no more will come. Raises StreamGoneError."""
         if self._messages:
-            message = self._messages.popleft()
-            self._connection.read(self._stream, PREFIX_SIZE + len(message))
-            if self._connection.sender.waits:
-                self._wake()
-            return message
+            return self._next()
         if self._gone:
             raise StreamGoneError
         if self._no_more:
@@ -88,10 +101,10 @@ class Call:
         if not self._headers_sent:
             self._headers_sent = True
             stream.send_headers(RESPONSE_HEADERS)
-        stream.send(prefix(len(message)))
-        stream.send(message)
-        self._connection.sender.schedule(stream)
-        self._wake()
+        stream.send(prefix(len(message)), message)
+        if not stream.scheduled:
+            self._connection.sender.schedule(stream)
+            self._wake()
         if stream.queued > self._max_queued_bytes:
             stream.wants_room = True
             self._writing = self._loop.create_future()
@@ -103,10 +116,11 @@ class Call:
         """Hand on the messages that `payload` completes."""
         if self._gone:
             return
+        stream = self._stream
         try:
             messages = self._reader.feed(payload)
-            self._stream.partial = self._reader.partial
-            if self._stream.partial and self._connection.memory.full:
+            stream.partial = len(self._reader.partial)
+            if stream.partial and self._connection.memory.full:
                 raise GrpcError(Status.RESOURCE_EXHAUSTED, "too much is buffered already")
         except GrpcError as error:
             self._break(error.status, error.text)
@@ -116,7 +130,7 @@ class Call:
                 self._reading.set_result(message)
             else:
                 self._messages.append(message)
-                self._stream.held += PREFIX_SIZE + len(message)
+                stream.held += PREFIX_SIZE + len(message)
 
     def half_closed(self) -> None:
         """No more messages will come."""
@@ -140,6 +154,17 @@ class Call:
             self._writing.set_result(None)
 
     # --- Within
+
+    def _next(self) -> bytes:
+        """The oldest message held. Windows and memory hear of it when half of what they count has been read."""
+        message = self._messages.popleft()
+        stream = self._stream
+        stream.held -= PREFIX_SIZE + len(message)
+        if stream.held * 2 <= stream.counted:
+            self._connection.settle(stream)
+            if self._connection.sender.waits:
+                self._wake()
+        return message
 
     async def _run(self, serve: Serve) -> None:
         try:

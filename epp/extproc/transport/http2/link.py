@@ -115,7 +115,7 @@ class Link(asyncio.Protocol):
             self.drain()
         if self._draining_since is not None and now - self._draining_since > _DRAIN_NOTICE_SECONDS:
             connection.finish_drain()
-        connection.reset_stalled(now - limits.stall_seconds)
+        connection.tend(stalled_since=now - limits.stall_seconds)
         if self._is_dead(now):
             self._owner.metrics.abandoned()
             self.abort()

@@ -16,43 +16,39 @@ def prefix(size: int) -> bytes:
 class MessageReader:
     """Puts messages together from the pieces in which DATA frames bring them."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._partial = bytearray()
-        self._need = PREFIX_SIZE
+    __slots__ = ("_max_bytes", "_need", "partial")
 
-    @property
-    def partial(self) -> int:
-        """Bytes of a message that is not whole yet."""
-        return len(self._partial)
+    def __init__(self, max_bytes: int) -> None:
+        self.partial: bytes | bytearray = b""
+        """What has come of a message that is not whole yet."""
+        self._max_bytes = max_bytes
+        self._need = PREFIX_SIZE
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that `data` completes. Raises GrpcError for one that is too long or compressed."""
-        if self._partial:
-            self._partial += data
-            if len(self._partial) < self._need:
+        if self.partial:
+            self.partial += data
+            if len(self.partial) < self._need:
                 return []
-            data = bytes(self._partial)
-            self._partial.clear()
+            data, self.partial = bytes(self.partial), b""
         messages: list[bytes] = []
         start, end = 0, len(data)
         self._need = PREFIX_SIZE
         while end - start >= PREFIX_SIZE:
-            after = start + PREFIX_SIZE + self._size_at(data, start)
+            compressed, size = _PREFIX.unpack_from(data, start)
+            if compressed or size > self._max_bytes:
+                raise self._refusal(size, compressed=compressed)
+            after = start + PREFIX_SIZE + size
             if after > end:
                 self._need = after - start
                 break
             messages.append(data[start + PREFIX_SIZE : after])
             start = after
         if start < end:
-            self._partial += data[start:]
+            self.partial = bytearray(data[start:])
         return messages
 
-    def _size_at(self, data: bytes, at: int) -> int:
-        compressed, size = _PREFIX.unpack_from(data, at)
+    def _refusal(self, size: int, *, compressed: int) -> GrpcError:
         if compressed:
-            raise GrpcError(Status.INTERNAL, "compressed message without grpc-encoding")
-        if size > self._max_bytes:
-            raise GrpcError(Status.RESOURCE_EXHAUSTED, f"message of {size} bytes, {self._max_bytes} are allowed")
-        number: int = size
-        return number
+            return GrpcError(Status.INTERNAL, "compressed message without grpc-encoding")
+        return GrpcError(Status.RESOURCE_EXHAUSTED, f"message of {size} bytes, {self._max_bytes} are allowed")

@@ -31,7 +31,8 @@ class NotGrpc:
 
 def not_grpc(head: RequestHead) -> NotGrpc | None:
     """What is wrong with a request that is no gRPC call; None for one that is."""
-    if not _CONTENT_TYPE.fullmatch(head.fields.get(b"content-type", b"")):
+    content_type = head.fields.get(b"content-type", b"")
+    if content_type != b"application/grpc" and not _CONTENT_TYPE.fullmatch(content_type):
         return NotGrpc(415, "this port serves gRPC: content-type must be application/grpc")
     if head.method != b"POST":
         return NotGrpc(405, "this port serves gRPC: method must be POST")

@@ -5,23 +5,32 @@ from collections.abc import Callable
 
 from epp.extproc.transport.http2 import frames
 from epp.extproc.transport.http2.errors import ErrorCode, H2ConnectionError, H2StreamError
+from epp.extproc.transport.http2.flood import RateLimit
 from epp.extproc.transport.http2.peer import PeerSettings
 from epp.extproc.transport.http2.stream import Stream
 
 _DEFAULT_WINDOW = 65_535
 _QUANTUM = 65_536
 """Body bytes that one stream sends before the next has its turn."""
+_EARNED = 4
+"""Control frames that the peer may send for each time we sent on a stream: window updates, a reset, a ping."""
 
 
 class Sender:
-    """The sending half of one connection; `ended` hears of each stream whose last frame has left."""
+    """The sending half of one connection.
 
-    def __init__(self, *, room_below: int, sent: Callable[[Stream], None], clock: Callable[[], float]) -> None:
+    `sent` hears of each stream whose last frame has left, or of which something still waits; `flood` of all sends.
+    """
+
+    def __init__(
+        self, *, room_below: int, sent: Callable[[Stream], None], flood: RateLimit, clock: Callable[[], float]
+    ) -> None:
         self.peer = PeerSettings()
         self.stalled: dict[Stream, float] = {}
         """Streams whose answers wait for the peer, since when."""
         self._room_below = room_below
         self._sent = sent
+        self._flood = flood
         self._clock = clock
         self._window = _DEFAULT_WINDOW
         self._out: list[bytes | memoryview] = []
@@ -45,22 +54,27 @@ class Sender:
 
     def take(self, room: int) -> list[bytes | memoryview]:
         """All control frames, and bodies until `room` bytes are used up or nothing more may be sent."""
+        out, turns = self._out, 0
         while self._ready and room > 0:
             stream = self._ready.popleft()
             before = stream.queued
-            sent = stream.emit(self._out, window=min(self._window, _QUANTUM), frame_size=self.peer.max_frame_size)
+            sent = stream.emit(out, window=min(self._window, _QUANTUM), frame_size=self.peer.max_frame_size)
             self._window -= sent
             room -= sent
+            turns += 1
             if stream.waits:
                 self._keep(stream, progress=sent > 0)
             else:
                 stream.scheduled = False
                 if self.stalled:
                     self.stalled.pop(stream, None)
-            self._sent(stream)
             if stream.wants_room and stream.queued < self._room_below <= before + self._room_below:
                 self._tell_room(stream)
-        out, self._out = self._out, []
+            if stream.local_closed or stream.queued or stream.counted:
+                self._sent(stream)
+        if turns:
+            self._flood.earn(_EARNED * turns)
+        self._out = []
         return out
 
     def _keep(self, stream: Stream, *, progress: bool) -> None:

@@ -144,9 +144,9 @@ class Http2Transport:
         return accept
 
     def _accept(self, link: Link, connection: Connection, stream: Stream, head: RequestHead) -> Receiver:
-        refused = RefusedCall(connection, stream, link.wake)
         other = not_grpc(head)
         if other is not None:
+            refused = RefusedCall(connection, stream, link.wake)
             refused.refuse_http(other)
             return refused
         try:
@@ -154,6 +154,7 @@ class Http2Transport:
                 raise GrpcError(Status.PERMISSION_DENIED, "the client certificate has no allowed name")
             timeout = timeout_seconds(head, self._methods)
         except GrpcError as error:
+            refused = RefusedCall(connection, stream, link.wake)
             refused.refuse(error, ONLY_IDENTITY)
             return refused
         call = Call(

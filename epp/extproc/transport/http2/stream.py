@@ -85,10 +85,11 @@ class Stream:
         """Queue the response's header block, shorter than any frame size limit."""
         self._head_block = block
 
-    def send(self, payload: bytes) -> None:
+    def send(self, *pieces: bytes) -> None:
         """Queue body bytes behind what already waits."""
-        self._queue.append(payload)
-        self.queued += len(payload)
+        self._queue += pieces
+        for piece in pieces:
+            self.queued += len(piece)
 
     def end(self, block: bytes) -> None:
         """Queue the trailers, which end our side; without headers before them they are the whole response."""
@@ -104,7 +105,7 @@ class Stream:
     @property
     def waits(self) -> bool:
         """Whether anything is still to be sent."""
-        return bool(self._queue) or self._end_block is not None or self._head_block is not None
+        return bool(self.queued or self._end_block is not None or self._head_block is not None)
 
     def emit(self, out: list[bytes | memoryview], *, window: int, frame_size: int) -> int:
         """Move to `out` what may leave, at most `window` bytes of body; returns how many."""
@@ -112,30 +113,32 @@ class Stream:
             out.append(frame(FrameType.HEADERS, END_HEADERS, self.id, self._head_block))
             self._head_block = None
             self.answered = True
-        sent = 0
-        if self._queue:
-            sent = self._emit_body(out, min(window, self.send_window), frame_size)
-        if self._end_block is not None and not self._queue:
-            out.append(frame(FrameType.HEADERS, END_HEADERS | END_STREAM, self.id, self._end_block))
-            self._end_block = None
-            self.answered = self.local_closed = True
-            if not self.remote_closed:
-                # The answer is whole: what the peer still sends would be for nothing (RFC 9113 8.1).
-                out.append(rst_stream(self.id, ErrorCode.NO_ERROR))
-        return sent
-
-    def _emit_body(self, out: list[bytes | memoryview], allowed: int, frame_size: int) -> int:
-        if self.queued <= min(allowed, frame_size):
-            sent = self.queued
+        sent = self.queued
+        if sent > frame_size or sent > window or sent > self.send_window:
+            sent = self._emit_some(out, min(window, self.send_window), frame_size)
+        elif sent:
             out.append(frame_header(FrameType.DATA, 0, self.id, sent))
-            out.extend(self._queue)
+            out += self._queue
             self._queue.clear()
-        else:
-            sent = 0
-            while self._queue and sent < allowed:
-                sent += self._emit_frame(out, min(allowed - sent, frame_size))
         self.send_window -= sent
         self.queued -= sent
+        if self._end_block is not None and not self.queued:
+            self._emit_end(out, self._end_block)
+        return sent
+
+    def _emit_end(self, out: list[bytes | memoryview], block: bytes) -> None:
+        out.append(frame(FrameType.HEADERS, END_HEADERS | END_STREAM, self.id, block))
+        self._end_block = None
+        self.answered = self.local_closed = True
+        if not self.remote_closed:
+            # The answer is whole: what the peer still sends would be for nothing (RFC 9113 8.1).
+            out.append(rst_stream(self.id, ErrorCode.NO_ERROR))
+
+    def _emit_some(self, out: list[bytes | memoryview], allowed: int, frame_size: int) -> int:
+        """As much of the body as is allowed, in as many frames as it takes."""
+        sent = 0
+        while self._queue and sent < allowed:
+            sent += self._emit_frame(out, min(allowed - sent, frame_size))
         return sent
 
     def _emit_frame(self, out: list[bytes | memoryview], size: int) -> int:

@@ -2,29 +2,24 @@
 
 
 class ReceiveWindow:
-    """How much the peer may still send, and how much of it is to be granted anew.
+    """How much of `size` bytes the peer has used up.
 
-    Grants are bundled: the peer hears of them when half the window is due.
+    Whoever receives adds to `due`; above `size` the peer had no right to send. Grants are bundled: nothing is granted
+    before `due` has come to `half`.
     """
 
-    __slots__ = ("_available", "_due", "_size")
+    __slots__ = ("due", "half", "size")
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._available = size
-        self._due = 0
-
-    def take(self, count: int) -> bool:
-        """Count `count` received bytes; False when the peer had no right to send them."""
-        self._available -= count
-        self._due += count
-        return self._available >= 0
+        self.size = size
+        self.half = (size + 1) // 2
+        self.due = 0
+        """Bytes received and not granted anew."""
 
     def grant(self, held: int) -> int:
         """Bytes to grant now, where the last `held` received bytes still wait to be read; often 0."""
-        due = self._due - held
-        if due * 2 < self._size:
+        due = self.due - held
+        if due < self.half:
             return 0
-        self._due = held
-        self._available += due
+        self.due = held
         return due
