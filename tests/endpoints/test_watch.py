@@ -14,7 +14,9 @@ from epp.endpoints.kubernetes.objects import Pod
 from epp.endpoints.kubernetes.watch import Listed, Put, Removed, Resource, Timing, follow
 from epp.endpoints.source import Source
 
-TIMING = Timing(list_silence=5, watch=5, watch_silence=5, first_pause=0.001, longest_pause=0.01, absent_pause=0.02)
+TIMING = Timing(
+    list_silence=5, watch=5, first_watch=1, watch_silence=5, first_pause=0.001, longest_pause=0.01, absent_pause=0.02
+)
 GONE = {"kind": "Status", "code": 410, "message": "too old resource version"}
 
 
@@ -23,20 +25,23 @@ def named(name: str) -> dict:
 
 
 class Script:
-    """An API server that plays back one answer per request; when all are played, watches stay silent."""
+    """An API server that plays back one answer per request; when all are played, watches live in silence."""
 
     def __init__(self) -> None:
         self.lists: list[object] = []
         self.watches: list[object] = []
         self.listed: list[dict] = []
+        self.lives: list[int] = []
+        """What each watch asked for, in seconds."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
             self.listed.append(dict(request.query))
             return self._answer(self.lists.pop(0) if self.lists else ["a"])
+        self.lives.append(int(request.query["timeoutSeconds"]))
         if not self.watches:
-            await asyncio.sleep(60)
-        answer = self.watches.pop(0)
+            await asyncio.sleep(self.lives[-1])
+        answer = self.watches.pop(0) if self.watches else []
         if isinstance(answer, int):
             return self._answer(answer)
         response = web.StreamResponse()
@@ -108,6 +113,18 @@ async def test_a_list_and_then_its_changes(script: Script):
         ]
     ]
     assert await changes(script, 4) == [["a", "b"], "+a", "+b", "-a"]
+
+
+async def test_a_young_watch_that_stays_silent_is_soon_followed_by_a_new_list(script: Script):
+    script.lists = [404, ["a"], ["a", "b"]]
+    assert await changes(script, 2) == [["a"], ["a", "b"]]
+    assert script.lives == [1]
+
+
+async def test_watches_that_end_well_live_longer_and_longer_until_one_fails(script: Script):
+    script.watches = [[], [], [], [], [], 500, []]
+    await changes(script, 8)
+    assert script.lives == [1, 1, 3, 4, 4, 4, 1]
 
 
 @pytest.mark.parametrize("form", [410, [{"type": "ERROR", "object": GONE}]])

@@ -5,11 +5,14 @@ import itertools
 import json
 import ssl
 import time
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import aiohttp
 
 from tests.kubernetes.apiserver import ApiServer
+from tests.waiting import until
 
 _numbers = itertools.count()
 
@@ -89,15 +92,25 @@ class Cluster:
         """Install definitions that are not there yet, and wait until they are served."""
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         known = {item["metadata"]["name"] for item in (await self.call("GET", path))["items"]}
-        fresh = [crd for crd in crds if crd["metadata"]["name"] not in known]
-        for crd in fresh:
-            await self.create(path, crd)
+        for crd in crds:
+            if crd["metadata"]["name"] not in known:
+                await self.create(path, crd)
         for crd in crds:
             name = crd["metadata"]["name"]
             while not _established(await self.call("GET", f"{path}/{name}")):  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.05)
-        if fresh:  # a watch begun in the first moments was seen to stay silent while the server swaps its storage
-            await asyncio.sleep(2)
+            await until(partial(self._served, crd))
+
+    async def _served(self, crd: dict) -> bool:
+        """Whether discovery tells of all versions of the kind; it lags behind the definition."""
+        spec = crd["spec"]
+        for version in filter(itemgetter("served"), spec["versions"]):
+            path = f"{self.server.url}/apis/{spec['group']}/{version['name']}"
+            async with self._session.get(path) as answer:
+                resources = (await answer.json())["resources"] if answer.ok else []
+                if spec["names"]["plural"] not in {resource["name"] for resource in resources}:
+                    return False
+        return True
 
 
 def running(address: str, *, ready: bool = True, restarts: int = 0) -> dict:

@@ -64,6 +64,12 @@ class Timing:
     """Longest pause between bytes of a list."""
     watch: float = 300.0
     """Life of one watch; a new list follows, which also mends what was lost without a trace."""
+    first_watch: float = 10.0
+    """Life of the first watch after a start or a failure; each one that ends well is followed by one of twice its life.
+
+    An API server that just learnt of a resource, or just came back, swaps the storage under it: a watch begun in those
+    moments was seen to stay silent for half a minute.
+    """
     watch_silence: float = 75.0
     """Longest pause on a watch: above the minute in which bookmarks come, so longer means a dead connection."""
     first_pause: float = 0.1
@@ -93,13 +99,16 @@ async def follow(
     client: KubernetesClient, resource: Resource[T], source: Source, timing: Timing
 ) -> AsyncIterator[Change[T]]:
     """Changes for ever; each reconnect begins with a list. `source` learns of life and failures."""
-    pause = timing.first_pause
+    pause, first_life = timing.first_pause, min(timing.first_watch, timing.watch)
+    life = first_life
     while True:
         started = monotonic()
         try:
-            async for change in _list_then_watch(client, resource, source, timing):
+            async for change in _list_then_watch(client, resource, source, timing, life):
                 yield change
+            life = min(life * 2, timing.watch)
         except ApiError as error:
+            life = first_life
             if error.status in (FORBIDDEN, NOT_FOUND):
                 pause = max(pause, timing.absent_pause)
             if error.status == NOT_FOUND and source.optional:
@@ -107,6 +116,7 @@ async def follow(
             elif error.status != GONE:  # normal in operation: our version is older than the server's history
                 source.failed(str(error))
         except UnreachableError as error:
+            life = first_life
             source.failed(str(error))
         if monotonic() - started > timing.longest_pause:
             pause = min(pause, timing.first_pause)
@@ -115,12 +125,12 @@ async def follow(
 
 
 async def _list_then_watch(
-    client: KubernetesClient, resource: Resource[T], source: Source, timing: Timing
+    client: KubernetesClient, resource: Resource[T], source: Source, timing: Timing, life: float
 ) -> AsyncIterator[Change[T]]:
     objects, version = await _list(client, resource, timing)
     source.seen(objects=len(objects))
     yield Listed(objects)
-    async for change in _stream(client, resource, version, source, timing):
+    async for change in _stream(client, resource, version, source, timing, life):
         yield change
 
 
@@ -145,9 +155,9 @@ async def _list(client: KubernetesClient, resource: Resource[T], timing: Timing)
 
 
 async def _stream(
-    client: KubernetesClient, resource: Resource[T], version: str, source: Source, timing: Timing
+    client: KubernetesClient, resource: Resource[T], version: str, source: Source, timing: Timing, life: float
 ) -> AsyncIterator[Change[T]]:
-    lifetime = timing.watch * random.uniform(0.8, 1.0)  # noqa: S311 - spreads reconnects
+    lifetime = life * random.uniform(0.8, 1.0)  # noqa: S311 - spreads reconnects
     query = resource.query(
         watch="true", resourceVersion=version, allowWatchBookmarks="true", timeoutSeconds=str(max(1, int(lifetime)))
     )
