@@ -295,10 +295,13 @@ class PromptsSettings(BaseModel):
         100.0, "Milliseconds without an answer of EPP_RENDER_URL after which a second worker is asked too.", gt=0
     )
     render_budget_ms: float = _setting(
-        500.0, "Milliseconds that a large conversation gets to be rendered; then its process is killed.", gt=0
+        500.0, "Milliseconds that a large body gets to be read and rendered; then its process is killed.", gt=0
     )
     render_inline_bytes: int = _setting(
-        256 * 1024, "Characters of a conversation above which it is rendered in a process of its own.", ge=0
+        256 * 1024,
+        "Bytes of a body above which it is read in a process of its own, within EPP_RENDER_BUDGET_MS; one with very "
+        "many values goes there from 16 KiB on.",
+        ge=0,
     )
     trust_request_chat_template: bool = _setting(
         False, "Whether chat templates in requests are rendered, as with vLLM's option of that name."

@@ -70,7 +70,7 @@ def read_messages(body: Body) -> Asked:
     )
     return Asked(
         model=asked.model or "",
-        prompts=(prompt,),
+        prompt=prompt,
         stream=bool(asked.stream),
         max_output_tokens=asked.max_tokens,
         session=(asked.metadata.user_id if asked.metadata else None) or "",

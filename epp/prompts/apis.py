@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -46,8 +45,7 @@ class NotUnderstoodError(Exception):
         """What is wrong with the body and where; empty where an engine may understand what we do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Understood:
+class Understood(msgspec.Struct, frozen=True):
     """A body and the API that it speaks."""
 
     api: Api

@@ -6,7 +6,7 @@ is a shared prefix of these. They live in namespaces of their own and so never m
 
 import numpy as np
 
-from epp.prompts.asked import AnyPrompt, ChatPrompt, Message, TextPrompt
+from epp.prompts.asked import AnyPrompt, ChatPrompt, Message, StandInPrompt, TextPrompt
 from epp.prompts.prompt import EMPTY_TOKENS, TokenIds
 
 BYTES_PER_TOKEN = 4
@@ -20,8 +20,10 @@ def text_namespace(namespace: str) -> str:
     return f"text {namespace}"
 
 
-def approximate_tokens(prompt: AnyPrompt) -> TokenIds:
+def approximate_tokens(prompt: AnyPrompt | None) -> TokenIds:
     """The beginning of the prompt's text as stand-ins for token ids."""
+    if isinstance(prompt, StandInPrompt):
+        return prompt.tokens
     if isinstance(prompt, TextPrompt):
         text = prompt.text[:_MOST_CHARACTERS]
     elif isinstance(prompt, ChatPrompt):

@@ -1,9 +1,10 @@
 """What a request body asks for, the same for every API; token ids come later."""
 
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
+
+from epp.prompts.prompt import TokenIds
 
 Body: TypeAlias = bytes | bytearray | memoryview
 Part: TypeAlias = dict[str, Any]
@@ -23,8 +24,7 @@ class Message(msgspec.Struct, kw_only=True):
     tools: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatPrompt:
+class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """Messages for a chat template."""
 
     messages: list[Message]
@@ -32,38 +32,45 @@ class ChatPrompt:
     documents: list[dict[str, Any]] | None = None
     template: str | None = None
     """A template sent along with the request."""
-    variables: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, Any] = msgspec.field(default_factory=dict)
     """Further variables of the template."""
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextPrompt:
+class TextPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """Text that is tokenised as it stands."""
 
     text: str
     add_special_tokens: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokensPrompt:
+class TokensPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """Token ids that the client computed."""
 
-    ids: list[int]
+    ids: list[int] | TokenIds
 
 
-AnyPrompt: TypeAlias = ChatPrompt | TextPrompt | TokensPrompt
+class StandInPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A prompt whose token ids cannot be had here."""
+
+    tokens: TokenIds
+    """What stands for them (`approximate.py`)."""
+    reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+AnyPrompt: TypeAlias = ChatPrompt | TextPrompt | TokensPrompt | StandInPrompt
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """One body, understood."""
 
     model: str = ""
-    prompts: tuple[AnyPrompt, ...] = ()
-    """More than one: a batch, computed by one worker. Empty: the prompt is not in the body."""
+    prompt: AnyPrompt | None = None
+    """The first of a batch; None: the prompt is not in the body."""
+    further_tokens: int = 0
+    """About how many tokens the others of a batch have; one worker computes them all."""
     stream: bool = False
     max_output_tokens: int | None = None
     expected_output_tokens: int | None = None

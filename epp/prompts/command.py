@@ -87,7 +87,7 @@ async def _report(understood: Understood, body: bytes, arguments: argparse.Names
 
 async def _text(reader: PromptReader, understood: Understood) -> str | None:
     """The text that is tokenised, where there is one."""
-    prompt = understood.asked.prompts[0] if understood.asked.prompts else None
+    prompt = understood.asked.prompt
     if isinstance(prompt, TextPrompt):
         return prompt.text
     model = reader.models.find(understood.asked.model)

@@ -6,6 +6,9 @@ import msgspec
 
 from epp.prompts.asked import AnyPrompt, Asked, TextPrompt, TokensPrompt
 
+CHARACTERS_PER_TOKEN = 4
+"""Where tokens are only estimated."""
+
 
 class AgentHints(msgspec.Struct):
     """Dynamo's `nvext.agent_hints`."""
@@ -41,16 +44,19 @@ class CommonBody(msgspec.Struct, kw_only=True):
     nvext: Extension | None = None
 
 
-def asked(body: CommonBody, prompts: tuple[AnyPrompt, ...], max_output_tokens: int | None = None) -> Asked:
-    """`body` with its prompts; Dynamo's hints win over the plain fields, as in its own frontend."""
+def asked(
+    body: CommonBody, prompt: AnyPrompt | None, max_output_tokens: int | None = None, *, further_tokens: int = 0
+) -> Asked:
+    """`body` with its prompt; Dynamo's hints win over the plain fields, as in its own frontend."""
     extension = body.nvext or Extension()
     hints = extension.agent_hints or AgentHints()
     control = extension.session_control or SessionControl()
     if extension.token_data:
-        prompts = (TokensPrompt(ids=extension.token_data),)
+        prompt = TokensPrompt(ids=extension.token_data)
     return Asked(
         model=body.model or "",
-        prompts=prompts,
+        prompt=prompt,
+        further_tokens=further_tokens,
         stream=bool(body.stream),
         max_output_tokens=max_output_tokens,
         expected_output_tokens=hints.osl,
@@ -60,24 +66,27 @@ def asked(body: CommonBody, prompts: tuple[AnyPrompt, ...], max_output_tokens: i
     )
 
 
-def text_or_tokens(value: str | list[str | int | list[int]] | None, add_special_tokens: bool) -> tuple[AnyPrompt, ...]:
-    """The prompts in OpenAI's `prompt` or `input`: a string, token ids, or a batch of either.
+def text_or_tokens(
+    value: str | list[str | int | list[int]] | None, add_special_tokens: bool
+) -> tuple[AnyPrompt | None, int]:
+    """The first prompt in OpenAI's `prompt` or `input` (a string, token ids, or a batch of either), and about how many
+    tokens the others have.
 
     Raises msgspec.ValidationError for a list that mixes both.
     """
-    if value is None:
-        return ()
     if isinstance(value, str):
-        return (TextPrompt(text=value, add_special_tokens=add_special_tokens),)
-    kinds = {type(item) for item in value}
+        return TextPrompt(text=value, add_special_tokens=add_special_tokens), 0
+    if not value:
+        return None, 0
+    kinds = set(map(type, value))
     if kinds == {int}:
-        return (TokensPrompt(ids=value),)  # type: ignore[arg-type]  # all are int
+        return TokensPrompt(ids=value), 0  # type: ignore[arg-type]  # all are int
+    first = value[0]
     if kinds == {str}:
-        return tuple(TextPrompt(text=item, add_special_tokens=add_special_tokens) for item in value)  # type: ignore[arg-type]
+        others = sum(map(len, value)) - len(first)  # type: ignore[arg-type]
+        return TextPrompt(text=first, add_special_tokens=add_special_tokens), others // CHARACTERS_PER_TOKEN  # type: ignore[arg-type]
     if kinds == {list}:
-        return tuple(TokensPrompt(ids=item) for item in value)  # type: ignore[arg-type]
-    if not kinds:
-        return ()
+        return TokensPrompt(ids=first), sum(map(len, value)) - len(first)  # type: ignore[arg-type]
     raise msgspec.ValidationError("Expected strings, or integers, or arrays of integers, not a mixture")
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from epp.prompts.encoding import EncodingThreads
 from epp.prompts.model import Model
 from epp.prompts.model_files import ModelFilesError, load_model_files
-from epp.prompts.render_process import RenderProcess
-from epp.prompts.template_model import RenderLimits, TemplateModel
+from epp.prompts.side_process import SideProcess
+from epp.prompts.template_model import TemplateModel
 
 
 class EncoderKind(StrEnum):
@@ -28,8 +28,9 @@ class Shared:
     """What all models share."""
 
     threads: EncodingThreads
-    limits: RenderLimits
-    process: RenderProcess
+    process: SideProcess
+    template_in_request: bool = False
+    """Whether templates that come with requests are rendered, as with vLLM's `--trust-request-chat-template`."""
 
 
 _BUILT_BY_CODE = frozenset({"gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"})
@@ -55,7 +56,13 @@ def _auto(directory: Path, template_file: Path | None, shared: Shared) -> Model:
 
 def _template(directory: Path, template_file: Path | None, shared: Shared) -> Model:
     files = load_model_files(directory, template_file)
-    return TemplateModel(files, shared.threads, shared.limits, shared.process, origin=str(directory))
+    return TemplateModel(
+        files,
+        shared.threads,
+        shared.process,
+        origin=str(directory),
+        template_in_request=shared.template_in_request,
+    )
 
 
 def _mistral(directory: Path, _template_file: Path | None, shared: Shared) -> Model:

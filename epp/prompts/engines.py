@@ -1,9 +1,9 @@
 """The engines' own APIs: vLLM's `/inference/v1/generate` and SGLang's `/generate`."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from epp.prompts.asked import Asked, Body, TokensPrompt
 from epp.prompts.common import CommonBody, asked, text_or_tokens
@@ -34,10 +34,11 @@ def read_generate(body: Body) -> Asked:
     sampling = (sampling[0] if sampling else None) if isinstance(sampling, list) else sampling
     limit = None if sampling is None else sampling.max_tokens or sampling.max_new_tokens
     if generate.token_ids is not None:
-        prompts = (TokensPrompt(ids=generate.token_ids),) if generate.features is None else ()
-        return asked(generate, prompts, limit)
+        prompt = TokensPrompt(ids=generate.token_ids) if generate.features is None else None
+        return asked(generate, prompt, limit)
     source = generate.input_ids if generate.input_ids is not None else generate.text
     adapter = generate.lora_path
     adapter = (adapter[0] if adapter else None) if isinstance(adapter, list) else adapter
-    understood = asked(generate, text_or_tokens(source, True), limit)
+    first, further = text_or_tokens(source, True)
+    understood = asked(generate, first, limit, further_tokens=further)
     return replace(understood, adapter=adapter or "", cache_salt=generate.extra_key or understood.cache_salt)

@@ -65,14 +65,14 @@ def read_chat(body: Body) -> Asked:
         add_special_tokens=chat.add_special_tokens,
     )
     limit = chat.max_tokens if chat.max_completion_tokens is None else chat.max_completion_tokens
-    return asked(chat, (prompt,), limit)
+    return asked(chat, prompt, limit)
 
 
 def read_completions(body: Body) -> Asked:
     """`/v1/completions`: a string, token ids, or a batch of either."""
     completions = _COMPLETIONS.decode(body)
-    prompts = text_or_tokens(completions.prompt, completions.add_special_tokens)
-    return asked(completions, prompts, completions.max_tokens)
+    prompt, further = text_or_tokens(completions.prompt, completions.add_special_tokens)
+    return asked(completions, prompt, completions.max_tokens, further_tokens=further)
 
 
 def with_effort(variables: dict[str, Any], effort: str | None) -> dict[str, Any]:

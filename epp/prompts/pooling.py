@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from epp.prompts.asked import Asked, Body, ChatPrompt, Message, TextPrompt
-from epp.prompts.common import CommonBody, asked, text_or_tokens
+from epp.prompts.common import CHARACTERS_PER_TOKEN, CommonBody, asked, text_or_tokens
 
 
 class _Embeddings(CommonBody, kw_only=True):
@@ -33,9 +33,10 @@ def read_embeddings(body: Body) -> Asked:
     if embeddings.messages is not None:
         special = bool(embeddings.add_special_tokens)
         prompt = ChatPrompt(messages=embeddings.messages, add_generation_prompt=False, add_special_tokens=special)
-        return asked(embeddings, (prompt,), 0)
+        return asked(embeddings, prompt, 0)
     special = embeddings.add_special_tokens is not False
-    return asked(embeddings, text_or_tokens(embeddings.input, special), 0)
+    first, further = text_or_tokens(embeddings.input, special)
+    return asked(embeddings, first, 0, further_tokens=further)
 
 
 def read_rerank(body: Body) -> Asked:
@@ -47,7 +48,10 @@ def read_rerank(body: Body) -> Asked:
     first = next((value for value in (rerank.query, rerank.queries, rerank.text_1) if value is not None), None)
     second = next((value for value in (rerank.documents, rerank.items, rerank.text_2) if value is not None), None)
     texts = [text for value in (first, second) for text in _texts(value)]
-    return asked(rerank, tuple(TextPrompt(text=text) for text in texts), 0)
+    if not texts:
+        return asked(rerank, None, 0)
+    further = sum(map(len, texts[1:])) // CHARACTERS_PER_TOKEN
+    return asked(rerank, TextPrompt(text=texts[0]), 0, further_tokens=further)
 
 
 def _texts(value: Any) -> list[str]:

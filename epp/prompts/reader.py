@@ -15,23 +15,25 @@ from prometheus_client import CollectorRegistry
 
 from epp.prompts.apis import NotUnderstoodError, Understood, understand
 from epp.prompts.approximate import approximate_tokens, text_namespace
-from epp.prompts.asked import AnyPrompt, Asked, Body, ChatPrompt, TextPrompt, TokensPrompt
+from epp.prompts.asked import AnyPrompt, Asked, Body, ChatPrompt, StandInPrompt, TokensPrompt
 from epp.prompts.chunk_cache import ChunkCache
+from epp.prompts.common import CHARACTERS_PER_TOKEN
 from epp.prompts.encoders import Shared
 from epp.prompts.encoding import Encoded, EncodingLimits, EncodingThreads
 from epp.prompts.from_settings import models_from_settings
+from epp.prompts.large import is_large, understand_large
 from epp.prompts.metrics import EncodingMetrics, PromptMetrics
 from epp.prompts.model import Model, WithoutTokensError
 from epp.prompts.models import Models, ServedModel
 from epp.prompts.namespace import namespace
 from epp.prompts.prompt import Api, Prompt, Request, TokenSource
-from epp.prompts.render_process import RenderProcess
 from epp.prompts.render_service import RenderService, RenderServiceLimits
-from epp.prompts.template_model import RenderLimits
+from epp.prompts.side_process import SideProcess
 from epp.settings import Settings, SettingsError
 
-CHARACTERS_PER_TOKEN = 4
-_ASKED_ELSEWHERE = frozenset({"no_tokenizer", "no_chat_template", "template_in_request", "not_text", "media"})
+_ASKED_ELSEWHERE = frozenset(
+    {"no_tokenizer", "no_chat_template", "template_in_request", "not_text", "media", "too_large"}
+)
 """Why there are no tokens, where the engine's render service can do better."""
 
 
@@ -73,15 +75,17 @@ class PromptReader:
         self,
         models: Models,
         threads: EncodingThreads,
-        process: RenderProcess,
+        process: SideProcess,
         service: RenderService | None,
         metrics: PromptMetrics,
+        inline_bytes: int,
     ) -> None:
         self.models = models
         self.rewrite: Callable[[str], str] = str
         """The model that shall serve requests for a name."""
         self._threads = threads
         self._process = process
+        self._inline_bytes = inline_bytes
         self._service = service
         self._metrics = metrics
         self._read: Counter[str] = Counter()
@@ -99,15 +103,16 @@ class PromptReader:
         encoding_metrics = EncodingMetrics(registry)
         encoding_metrics.cache(lambda: cache.bytes)
         threads = EncodingThreads(_encoding_limits(settings), cache, encoding_metrics)
-        process = RenderProcess(settings.render_budget_ms / 1000)
-        models = models_from_settings(settings, Shared(threads, _render_limits(settings), process))
-        return cls(models, threads, process, _render_service(settings, workers), PromptMetrics(registry))
+        process = SideProcess(settings.render_budget_ms / 1000)
+        models = models_from_settings(settings, Shared(threads, process, settings.trust_request_chat_template))
+        service, metrics = _render_service(settings, workers), PromptMetrics(registry)
+        return cls(models, threads, process, service, metrics, settings.render_inline_bytes)
 
     async def read(self, *, path: str, content_type: str, body: Body, request_id: str) -> Request:
         """What the request asks for; never raises for anything that a client can send."""
         start = perf_counter()
         try:
-            understood = understand(path, content_type, body)
+            understood = await self._understand(path, content_type, body)
         except NotUnderstoodError as reason:
             self._say_without(str(reason))
             understood = Understood(Api.UNKNOWN, Asked())
@@ -157,14 +162,22 @@ class PromptReader:
         if self._service is not None:
             await self._service.stop()
 
+    async def _understand(self, path: str, content_type: str, body: Body) -> Understood:
+        """Raises NotUnderstoodError."""
+        if is_large(body, self._inline_bytes):
+            return await understand_large(path, content_type, body, self._model, self._process)
+        return understand(path, content_type, body)
+
+    def _model(self, name: str) -> Model | None:
+        return self.models.find(self.rewrite(name))
+
     async def _prompt(self, understood: Understood, body: Body, model: str) -> Prompt:
         """The first prompt of the body, as `model` sees it; further ones of a batch only count as work."""
         asked = understood.asked
         place = namespace(asked.adapter or self.models.adapter(model), asked.cache_salt)
-        if not asked.prompts:
+        first, more = asked.prompt, asked.further_tokens
+        if first is None:
             return Prompt(namespace=place)
-        first, *others = asked.prompts
-        more = sum(_estimate(other) for other in others)
         encoded, source, missing = await self._encoded(first, model)
         if missing in _ASKED_ELSEWHERE and self._service is not None:
             try:
@@ -207,18 +220,13 @@ async def _encode(prompt: AnyPrompt, model: Model | None) -> tuple[Encoded, Toke
             return Encoded(np.array(prompt.ids, dtype=np.uint32)), TokenSource.REQUEST
         except (OverflowError, TypeError, ValueError):
             raise WithoutTokensError("bad_token_ids") from None
+    if isinstance(prompt, StandInPrompt):
+        raise WithoutTokensError(prompt.reason)
     if model is None:
         raise WithoutTokensError("no_tokenizer")
     if isinstance(prompt, ChatPrompt):
         return await model.chat(prompt), model.source
     return await model.text(prompt.text, prompt.add_special_tokens), model.source
-
-
-def _estimate(prompt: AnyPrompt) -> int:
-    """About how many tokens a prompt has."""
-    if isinstance(prompt, TokensPrompt):
-        return len(prompt.ids)
-    return len(prompt.text) // CHARACTERS_PER_TOKEN if isinstance(prompt, TextPrompt) else 0
 
 
 def _status(one: ServedModel) -> ModelStatus:
@@ -244,10 +252,4 @@ def _encoding_limits(settings: Settings) -> EncodingLimits:
         budget_seconds=settings.tokenize_budget_ms / 1000,
         queued_characters=settings.tokenize_queue_bytes,
         check_share=settings.token_check_share,
-    )
-
-
-def _render_limits(settings: Settings) -> RenderLimits:
-    return RenderLimits(
-        inline_characters=settings.render_inline_bytes, template_in_request=settings.trust_request_chat_template
     )

@@ -41,7 +41,7 @@ def read_responses(body: Body) -> Asked:
     """`/v1/responses`; a body that goes on from a stored response holds only the end of its prompt, and gives none."""
     responses = _RESPONSES.decode(body)
     if responses.input is None or responses.previous_response_id or responses.conversation:
-        return asked(responses, (), responses.max_output_tokens)
+        return asked(responses, None, responses.max_output_tokens)
     unfinished = _is_unfinished(responses.input)
     effort = responses.reasoning.effort if responses.reasoning else None
     prompt = ChatPrompt(
@@ -51,7 +51,7 @@ def read_responses(body: Body) -> Asked:
         add_generation_prompt=not unfinished,
         continue_final_message=unfinished,
     )
-    return asked(responses, (prompt,), responses.max_output_tokens)
+    return asked(responses, prompt, responses.max_output_tokens)
 
 
 def _messages(responses: _Responses) -> list[Message]:

@@ -2,34 +2,24 @@
 
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from epp.prompts.asked import ChatPrompt, Message
-from epp.prompts.chat_template import RenderError
+from epp.prompts.asked import ChatPrompt
+from epp.prompts.chat_template import ChatTemplate, RenderError
 from epp.prompts.conversation import UnknownPartError
 from epp.prompts.cuts import Cutter, safe_rules
 from epp.prompts.encoding import CachedEncoding, Encoded, EncodingThreads
 from epp.prompts.model import WithoutTokensError
 from epp.prompts.model_files import ModelFiles
 from epp.prompts.prompt import TokenSource
-from epp.prompts.render_child import render
-from epp.prompts.render_process import RenderProcess
+from epp.prompts.side_child import render
+from epp.prompts.side_process import SideProcess
 
 _MOST_TURN_MARKS = 64
 _MEDIA_MARK = f"\ue000{secrets.token_hex(8)}\ue000"
 """Stands for media in rendered text; nobody outside can write it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenderLimits:
-    """What is rendered on the event loop; anything larger goes to a process of its own."""
-
-    inline_characters: int = 256 * 1024
-    inline_messages: int = 400
-    template_in_request: bool = False
-    """Whether templates that come with requests are rendered, as with vLLM's `--trust-request-chat-template`."""
 
 
 class TemplateModel:
@@ -38,12 +28,18 @@ class TemplateModel:
     source = TokenSource.TOKENIZER
 
     def __init__(
-        self, files: ModelFiles, threads: EncodingThreads, limits: RenderLimits, process: RenderProcess, *, origin: str
+        self,
+        files: ModelFiles,
+        threads: EncodingThreads,
+        process: SideProcess,
+        *,
+        origin: str,
+        template_in_request: bool = False,
     ) -> None:
         self.origin = origin
         """Where the files come from."""
         self._files = files
-        self._limits = limits
+        self._template_in_request = template_in_request
         self._process = process
         self.encoding = CachedEncoding(files.encoder, Cutter(safe_rules(files.encoder, _turn_marks(files))), threads)
 
@@ -59,15 +55,29 @@ class TemplateModel:
 
     async def chat(self, prompt: ChatPrompt) -> Encoded:
         """Raises WithoutTokensError. A prompt with media is known up to the first of them, and late for "media"."""
-        text = await self.render(prompt)
+        return await self.text(await self.render(prompt), prompt.add_special_tokens)
+
+    async def text(self, text: str, add_special_tokens: bool) -> Encoded:
+        """Raises WithoutTokensError."""
         before, mark, behind = text.partition(_MEDIA_MARK)
-        encoded = await self.text(before, prompt.add_special_tokens)
+        encoded = await self._text(before, add_special_tokens)
         if not mark:
             return encoded
         return Encoded(encoded.tokens, encoded.unseen_characters + len(behind), encoded.late or "media")
 
-    async def text(self, text: str, add_special_tokens: bool) -> Encoded:
-        """Raises WithoutTokensError."""
+    def template_for(self, has_tools: bool, in_request: str | None) -> tuple[str, dict[str, str], str]:
+        """The template for a request, the special tokens that it knows, and the mark for media.
+
+        `in_request`: the template that the request brought. Raises WithoutTokensError.
+        """
+        special_tokens = dict(self._files.special_tokens)
+        if in_request is not None:
+            if not self._template_in_request:
+                raise WithoutTokensError("template_in_request")
+            return in_request, special_tokens, _MEDIA_MARK
+        return self._template(has_tools).text, special_tokens, _MEDIA_MARK
+
+    async def _text(self, text: str, add_special_tokens: bool) -> Encoded:
         try:
             encoded = await self.encoding.encode(text)
         except UnicodeEncodeError:
@@ -80,39 +90,20 @@ class TemplateModel:
 
     async def render(self, prompt: ChatPrompt) -> str:
         """The text that the model sees, with a mark for media. Raises WithoutTokensError."""
-        special_tokens = dict(self._files.special_tokens)
         if prompt.template is not None:
-            if not self._limits.template_in_request:
-                raise WithoutTokensError("template_in_request")
-            return await self._process.render(prompt.template, special_tokens, prompt, _MEDIA_MARK)
-        if self._files.templates is None:
-            raise WithoutTokensError("no_chat_template")
-        template = self._files.templates.for_request(has_tools=prompt.tools is not None)
-        if self._is_large(prompt):
-            return await self._process.render(template.text, special_tokens, prompt, _MEDIA_MARK)
+            template, special_tokens, mark = self.template_for(prompt.tools is not None, prompt.template)
+            return await self._process.render(template, special_tokens, prompt, mark)
         try:
-            return render(template, prompt, _MEDIA_MARK)
+            return render(self._template(prompt.tools is not None), prompt, _MEDIA_MARK)
         except UnknownPartError:
             raise WithoutTokensError("not_text") from None
         except (RenderError, RecursionError):
             raise WithoutTokensError("template_refused") from None
 
-    def _is_large(self, prompt: ChatPrompt) -> bool:
-        if len(prompt.messages) > self._limits.inline_messages:
-            return True
-        return sum(map(_characters, prompt.messages)) > self._limits.inline_characters
-
-
-def _characters(message: Message) -> int:
-    """About how much text a message brings."""
-    content = message.content or ""
-    parts = [content] if isinstance(content, str) else content
-    size = sum(len(part) if isinstance(part, str) else len(str(part.get("text") or "")) for part in parts)
-    for call in message.tool_calls or ():
-        function = call.get("function")
-        arguments = function.get("arguments") if isinstance(function, dict) else None
-        size += len(arguments) if isinstance(arguments, str) else 0
-    return size
+    def _template(self, has_tools: bool) -> ChatTemplate:
+        if self._files.templates is None:
+            raise WithoutTokensError("no_chat_template")
+        return self._files.templates.for_request(has_tools=has_tools)
 
 
 def _turn_marks(files: ModelFiles) -> Iterable[str]:

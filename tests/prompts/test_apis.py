@@ -16,7 +16,7 @@ def ask(body, path="", content_type="application/json"):
 
 def seen(understood, parts=False):
     """What the template would see."""
-    (prompt,) = understood.asked.prompts
+    prompt = understood.asked.prompt
     return conversation(prompt.messages, parts=parts)
 
 
@@ -141,7 +141,7 @@ def test_chat_options():
         "nvext": {"agent_hints": {"osl": 9, "priority": 4}, "session_control": {"session_id": "x"}, "other": []},
     }
     asked = ask(body).asked
-    (prompt,) = asked.prompts
+    prompt = asked.prompt
     assert prompt.variables == {"enable_thinking": False, "k": 1, "reasoning_effort": "none"}
     assert prompt.documents == [{"a": "b"}]
     assert (prompt.continue_final_message, prompt.add_generation_prompt) == (True, False)
@@ -150,7 +150,7 @@ def test_chat_options():
 
 
 def test_token_ids_that_another_router_computed_are_taken():
-    assert ask({"messages": [USER], "nvext": {"token_data": [7, 8]}}).asked.prompts == (TokensPrompt(ids=[7, 8]),)
+    assert ask({"messages": [USER], "nvext": {"token_data": [7, 8]}}).asked.prompt == TokensPrompt(ids=[7, 8])
 
 
 def test_responses_become_the_conversation_that_vllm_makes_of_them():
@@ -176,18 +176,18 @@ def test_responses_become_the_conversation_that_vllm_makes_of_them():
         {"role": "tool", "content": "3", "tool_call_id": "c"},
         {"role": "assistant", "content": "done"},
     ]
-    (prompt,) = understood.asked.prompts
+    prompt = understood.asked.prompt
     assert prompt.tools == [{"type": "function", "function": {"name": "f", "description": None, "parameters": {}}}]
     assert prompt.variables == {"enable_thinking": True, "reasoning_effort": "high"}
 
 
 def test_a_response_that_goes_on_from_a_stored_one_has_no_known_prompt():
-    assert ask({"input": "x", "previous_response_id": "r"}, "/v1/responses").asked.prompts == ()
+    assert ask({"input": "x", "previous_response_id": "r"}, "/v1/responses").asked.prompt is None
 
 
 def test_an_unfinished_answer_is_continued():
     item = {"type": "message", "role": "assistant", "status": "incomplete", "content": [{"text": "so"}]}
-    (prompt,) = ask({"input": [USER, item]}, "/v1/responses").asked.prompts
+    prompt = ask({"input": [USER, item]}, "/v1/responses").asked.prompt
     assert (prompt.continue_final_message, prompt.add_generation_prompt) == (True, False)
 
 
@@ -232,7 +232,7 @@ def test_anthropic_messages_become_the_conversation_that_vllm_makes_of_them():
         {"role": "tool", "content": "3", "tool_call_id": "t"},
         {"role": "user", "content": "and?"},
     ]
-    (prompt,) = understood.asked.prompts
+    prompt = understood.asked.prompt
     parameters = {"properties": {}, "type": "object"}
     assert prompt.tools == [
         {"type": "function", "function": {"name": "f", "description": None, "parameters": parameters}}
@@ -241,16 +241,17 @@ def test_anthropic_messages_become_the_conversation_that_vllm_makes_of_them():
 
 
 def test_completions_embeddings_and_generate_take_texts_and_ids():
-    assert ask({"prompt": ["a", "b"]}).asked.prompts == (TextPrompt(text="a"), TextPrompt(text="b"))
-    assert ask({"prompt": []}).asked.prompts == ()
+    batch = ask({"prompt": ["a", "b" * 8]}).asked
+    assert (batch.prompt, batch.further_tokens) == (TextPrompt(text="a"), 2)
+    assert ask({"prompt": []}).asked.prompt is None
     ids = ask({"input": [[1, 2], [3]]}, "/v1/embeddings").asked
-    assert (ids.prompts, ids.max_output_tokens) == ((TokensPrompt(ids=[1, 2]), TokensPrompt(ids=[3])), 0)
+    assert (ids.prompt, ids.further_tokens, ids.max_output_tokens) == (TokensPrompt(ids=[1, 2]), 1, 0)
     generate = ask({"text": "x", "sampling_params": {"max_new_tokens": 3}, "lora_path": "l"}, "/generate").asked
-    assert (generate.prompts, generate.max_output_tokens, generate.adapter) == ((TextPrompt(text="x"),), 3, "l")
+    assert (generate.prompt, generate.max_output_tokens, generate.adapter) == (TextPrompt(text="x"), 3, "l")
     vllm = ask({"token_ids": [4], "sampling_params": {"max_tokens": 2}, "features": None}).asked
-    assert (vllm.prompts, vllm.max_output_tokens) == ((TokensPrompt(ids=[4]),), 2)
-    assert ask({"token_ids": [4], "features": {"mm_hashes": {}}}).asked.prompts == ()
-    rerank = ask({"query": "q", "documents": ["d", {"text": "e"}]}, "/rerank").asked
-    assert [prompt.text for prompt in rerank.prompts] == ["q", "d", "e"]
-    (chat,) = ask({"messages": [USER]}, "/v1/embeddings").asked.prompts
+    assert (vllm.prompt, vllm.max_output_tokens) == (TokensPrompt(ids=[4]), 2)
+    assert ask({"token_ids": [4], "features": {"mm_hashes": {}}}).asked.prompt is None
+    rerank = ask({"query": "q", "documents": ["d" * 4, {"text": "e" * 4}]}, "/rerank").asked
+    assert (rerank.prompt, rerank.further_tokens) == (TextPrompt(text="q"), 2)
+    chat = ask({"messages": [USER]}, "/v1/embeddings").asked.prompt
     assert isinstance(chat, ChatPrompt)

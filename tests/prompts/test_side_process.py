@@ -7,7 +7,7 @@ import pytest
 
 from epp.prompts.asked import ChatPrompt, Message
 from epp.prompts.model import WithoutTokensError
-from epp.prompts.render_process import RenderProcess
+from epp.prompts.side_process import SideProcess
 
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 FOR_EVER = (
@@ -21,7 +21,7 @@ def prompt(*contents):
 
 @pytest.fixture
 async def process():
-    process = RenderProcess(budget_seconds=60.0)
+    process = SideProcess(budget_seconds=60.0)
     yield process
     process.close()
 

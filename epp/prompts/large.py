@@ -1,0 +1,85 @@
+"""Large bodies: decoded and rendered in a process beside this one, so that they never hold the event loop."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from epp.prompts.apis import NotUnderstoodError, Understood
+from epp.prompts.asked import AnyPrompt, Asked, Body, StandInPrompt, TextPrompt, TokensPrompt
+from epp.prompts.common import CHARACTERS_PER_TOKEN
+from epp.prompts.model import Model, WithoutTokensError
+from epp.prompts.side_child import Answer, Render, StandIns, Text, Understand
+from epp.prompts.side_process import SideProcess
+from epp.prompts.template_model import TemplateModel
+
+Find: TypeAlias = Callable[[str], Model | None]
+"""The model for the name in a request."""
+
+SMALL_BYTES = 16 * 1024
+"""A body of so few bytes holds too few values to matter, whatever it is."""
+_MOST_COMMAS = 1024
+_MOST_VALUES = 8192
+_OF_A_WORD = np.zeros(256, dtype=bool)
+_OF_A_WORD[[*b'\\"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz', *range(128, 256)]] = True
+
+
+def is_large(body: Body, most_bytes: int) -> bool:
+    """Whether to decode `body` would take more than about a millisecond: by its size, or by how many values it has.
+
+    Values are counted by quotes that are not escaped, and by commas that do not stand in prose.
+    """
+    if len(body) <= SMALL_BYTES:
+        return False
+    if len(body) > most_bytes:
+        return True
+    data = np.frombuffer(body, dtype=np.uint8)
+    is_comma = data[:-2] == ord(",")
+    if np.count_nonzero(is_comma) <= _MOST_COMMAS:
+        return False
+    behind_commas = np.flatnonzero(is_comma) + 1
+    quotes = np.count_nonzero((data[1:] == ord('"')) & (data[:-1] != ord("\\")))
+    behind = data[behind_commas]
+    behind = np.where(behind == ord(" "), data[behind_commas + 1], behind)
+    return bool(quotes + np.count_nonzero(~_OF_A_WORD[behind]) > _MOST_VALUES)
+
+
+async def understand_large(path: str, content_type: str, body: Body, find: Find, process: SideProcess) -> Understood:
+    """As `understand`, with the conversation rendered already for the model that `find` gives.
+
+    Raises NotUnderstoodError, also when it takes too long: "render_late".
+    """
+    try:
+        async with process.turn():
+            answer, _ = await process.answer(Understand(path, content_type, process.child_seconds), body)
+            if answer.refused:
+                raise NotUnderstoodError(answer.refused, answer.problem)
+            asked = Asked(**answer.asked)
+            prompt, left_out = await _prompt(answer, asked.model, find, process) if answer.prompt else (None, 0)
+    except WithoutTokensError as reason:
+        raise NotUnderstoodError(str(reason)) from None
+    further = asked.further_tokens + left_out // CHARACTERS_PER_TOKEN
+    return Understood(answer.api, Asked(**{**answer.asked, "prompt": prompt, "further_tokens": further}))
+
+
+async def _prompt(answer: Answer, model: str, find: Find, process: SideProcess) -> tuple[AnyPrompt, int]:
+    """The prompt that the child keeps, and how many characters of it were left out. Raises WithoutTokensError."""
+    seconds = process.child_seconds
+    try:
+        if answer.prompt == "TokensPrompt":
+            _, ids = await process.ask(Text(seconds))
+            return TokensPrompt(ids=np.frombuffer(ids, dtype=np.uint32)), 0
+        found = find(model)
+        if found is None:
+            raise WithoutTokensError("no_tokenizer")
+        if answer.prompt == "ChatPrompt":
+            if not isinstance(found, TemplateModel):
+                raise WithoutTokensError("too_large")
+            template, special_tokens, mark = found.template_for(answer.has_tools, answer.template)
+            rendered, text = await process.ask(Render(template, special_tokens, mark, seconds))
+        else:
+            rendered, text = await process.ask(Text(seconds))
+    except WithoutTokensError as reason:
+        _, stand_ins = await process.ask(StandIns(seconds))
+        return StandInPrompt(tokens=np.frombuffer(stand_ins, dtype=np.uint32), reason=str(reason)), 0
+    return TextPrompt(text=text.decode(), add_special_tokens=answer.add_special_tokens), rendered.left_out
