@@ -28,6 +28,9 @@ from epp.extproc.transport.health import Health, HealthServer
 from epp.kvcache.checkpoint import checkpoint_from
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
+from epp.peers.addresses import Processes
+from epp.peers.sharing import LoadSharing
+from epp.peers.status import PeersStatus
 from epp.prompts.reader import PromptReader
 from epp.scheduling.cache_reports import CacheReports
 from epp.scheduling.config_watch import ConfigWatch
@@ -73,7 +76,8 @@ class CouldNotStartError(Exception):
 class App:
     """All parts of one EPP process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, processes: Processes | None = None) -> None:
+        """`processes` says which of several processes this one is."""
         self._settings = settings
         self._started = time.monotonic()
         self._ready = False
@@ -107,6 +111,9 @@ class App:
             slow_start_seconds=settings.slow_start_seconds,
             models=self.models,
             disaggregation=self.disaggregation,
+        )
+        self.sharing = LoadSharing.from_settings(
+            settings, self.scheduler.load, self.pool, processes or Processes(), self.registry
         )
         self.config_watch = ConfigWatch(settings, self._take_policies)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
@@ -181,6 +188,7 @@ class App:
             checkpoint=self.checkpoint.status() if self.checkpoint is not None else None,
             fidelity=self.fidelity.status(),
             settings=_in_force(self._settings),
+            peers=self.sharing.status() if self.sharing is not None else PeersStatus(),
         )
 
     async def _start(self, parts: AsyncExitStack) -> None:
@@ -199,6 +207,8 @@ class App:
         except NoClusterError as error:
             raise CouldNotStartError(str(error)) from None
         parts.push_async_callback(self.discovery.stop)
+        if self.sharing is not None:
+            await _listen("EPP_PEER_PORT", self.sharing.start(), self.sharing.stop, parts)
         await self.config_watch.start()
         parts.push_async_callback(self.config_watch.stop)
         if settings.engine_metrics:

@@ -503,6 +503,41 @@ class SchedulingSettings(BaseModel):
     )
 
 
+class PeersSettings(BaseModel):
+    """Other processes and replicas, with which load is shared."""
+
+    processes: str = _setting(
+        "1", "Processes that share the ports of this EPP, each deciding on its own: a number, or auto for one a core."
+    )
+    peers: str | None = _setting(
+        None, "Comma list of the other replicas, as host or host:port; a replica finds itself in it and leaves it out."
+    )
+    peer_service: str | None = _setting(None, "Service of the EPP itself, whose pods are the other replicas.")
+    peer_host: str | None = _setting(None, "Address on which the peer ports listen; default: EPP_HOST.")
+    peer_port: int = _setting(
+        9092,
+        "First port for other replicas: load here, snapshots on the next one, two more for each process.",
+        ge=1,
+        le=65000,
+    )
+    peer_key_file: Path | None = _setting(
+        None, "File with a secret of 16 bytes or more that all replicas share; it encrypts and authenticates."
+    )
+    peer_plaintext: bool = _setting(False, "Whether replicas speak to each other unencrypted, and with anybody.")
+    peer_beat_seconds: float = _setting(0.25, "Seconds between two signs of life; all replicas alike.", ge=0.05, le=5)
+    peer_silence_seconds: float = _setting(
+        3.0, "Seconds without a sign of life after which a replica's load is dropped.", ge=0.2, le=600
+    )
+    peer_batch_ms: float = _setting(
+        1.0, "Milliseconds that a change of load waits for others, to go to the replicas with them.", ge=0, le=100
+    )
+    peer_queue_messages: int = _setting(
+        10_000, "Messages that wait for one slow replica; what comes beyond is lost to it and mended later.", ge=10
+    )
+    max_peers: int = _setting(64, "Other processes whose load is counted; more are ignored.", ge=1, le=1000)
+    peer_max_reservations: int = _setting(100_000, "Requests of one other process that are counted.", ge=1)
+
+
 class LifeSettings(BaseModel):
     """Start, drain and logs."""
 
@@ -513,6 +548,7 @@ class LifeSettings(BaseModel):
 
 class Settings(
     LifeSettings,
+    PeersSettings,
     SchedulingSettings,
     EngineMetricsSettings,
     KvCacheSettings,
@@ -538,6 +574,7 @@ SECTIONS: tuple[type[BaseModel], ...] = (
     KvCacheSettings,
     SchedulingSettings,
     EngineMetricsSettings,
+    PeersSettings,
     LifeSettings,
 )
 """The sections in the order of the documentation."""

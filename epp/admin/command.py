@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from epp.admin.status import Status, decode
+from epp.peers.status import PeerStatus
 
 TIMEOUT_SECONDS = 5.0
 
@@ -50,7 +51,7 @@ def _print(status: Status, console: Console) -> None:
     state = "ready" if process.ready else "not ready"
     waiting = f", waiting for {', '.join(process.waiting_for)}" if process.waiting_for else ""
     console.print(f"epp {process.version}, up {process.uptime_seconds:.0f} s, {state}{waiting}")
-    console.print(_sources(status), _endpoints(status), _models(status), _settings(status))
+    console.print(_sources(status), _endpoints(status), _models(status), *_peers(status), _settings(status))
 
 
 def _sources(status: Status) -> Table:
@@ -80,6 +81,31 @@ def _models(status: Status) -> Table:
     if not status.prompts.models:
         table.add_row("all", "none", "prefixes are compared as text")
     return table
+
+
+def _peers(status: Status) -> list[Table]:
+    peers = status.peers
+    if not peers.enabled:
+        return []
+    state = peers.problem or "load is shared"
+    table = Table("peer", "address", "version", "heard", "lag", "requests", "lost", "state", title=f"peers: {state}")
+    for peer in peers.peers:
+        heard = "never" if peer.seconds_since_heard is None else f"{peer.seconds_since_heard:.1f} s ago"
+        lag = "" if peer.lag_seconds is None else f"{peer.lag_seconds * 1000:.1f} ms"
+        version = f"{peer.epp} (v{peer.message_version})" if peer.epp else ""
+        name = peer.name or "unknown"
+        table.add_row(
+            name, peer.address, version, heard, lag, str(peer.reservations), str(peer.lost), _peer_state(peer)
+        )
+    return [table]
+
+
+def _peer_state(peer: PeerStatus) -> str:
+    if not peer.present:
+        return "silent: its load does not count here"
+    if not peer.hears_us:
+        return "does not hear us"
+    return "in step" if peer.in_step else "catching up"
 
 
 def _settings(status: Status) -> Table:

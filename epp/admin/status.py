@@ -13,6 +13,7 @@ from epp.extproc.servicer import ExchangeStatus
 from epp.extproc.transport.stream import CarrierStatus
 from epp.kvcache.checkpoint import CheckpointStatus
 from epp.kvcache.status import KvStatus
+from epp.peers.status import PeersStatus
 from epp.prompts.reader import PromptsStatus
 from epp.scheduling.ejection import EjectionStatus
 from epp.scheduling.fidelity import FidelityStatus
@@ -49,6 +50,7 @@ class Status:
     ejection: EjectionStatus = field(default_factory=EjectionStatus)
     engine_metrics: MetricsStatus = field(default_factory=MetricsStatus)
     fidelity: FidelityStatus = field(default_factory=FidelityStatus)
+    peers: PeersStatus = field(default_factory=PeersStatus)
 
 
 def encode(status: Status) -> bytes:

@@ -86,22 +86,22 @@ class Group:
         name: str,
         *,
         rules: GroupRules | None = None,
-        wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`me` is a random number; `wake` is called when `flush` has something to send."""
+        """`me` is a random number."""
         self.me = me
         self.name = name
         self.counts = GroupCounts()
         self._load = load
         self._rules = rules or GroupRules()
         self._places = _Places()
-        self.own = OwnLoad(lambda column: self._places.key.get(column, 0), wake)
+        self.wake: Callable[[], None] = lambda: None
+        """Called when `flush` has something to send."""
+        self.own = OwnLoad(lambda column: self._places.key.get(column, 0), self._woken)
         load.listener = self.own
         self._number = 0
         self._beat = 0
         self._beats: dict[int, float] = {}
         self._asks: dict[int, None] = {}
-        self._wake = wake
         self.peers: dict[int, Peer] = {}
 
     # The pool.
@@ -244,4 +244,7 @@ class Group:
 
     def _ask(self, peer: Peer) -> None:
         self._asks[peer.id] = None
-        self._wake()
+        self.wake()
+
+    def _woken(self) -> None:
+        self.wake()
