@@ -24,6 +24,8 @@ class SettingsError(Exception):
 class BodyMode(StrEnum):
     """How the gateway sends bodies, where it does not announce it."""
 
+    __hash__ = str.__hash__  # that of Enum is written in Python, and every exchange looks some modes up
+
     AUTO = "auto"
     NONE = "none"
     STREAMED = "streamed"

@@ -13,7 +13,7 @@ from epp._pb.external_processor_pb2 import ProcessingRequest
 from epp.extproc import wire
 from epp.extproc.body import Budget, HeldBody
 from epp.extproc.hygiene import STEERING_HEADER, removed_headers
-from epp.extproc.metadata import headers_of, listed, plain_host
+from epp.extproc.metadata import Headers, listed, plain_host
 from epp.extproc.pick_answer import PickAnswers, explained, served_echo
 from epp.extproc.refusal import Refusal, immediate_response
 from epp.extproc.request_side import Duplex, RequestSide, Turnwise
@@ -42,14 +42,14 @@ class ProtocolError(Exception):
 class RequestHead:
     """What the gateway says about the request before its body."""
 
-    headers: dict[str, str] = field(default_factory=dict)
-    """By name in lower case, without the routing headers that clients are not trusted with."""
+    headers: Headers = field(default_factory=Headers)
+    """Without the routing headers that clients are not trusted with."""
     subset: tuple[str, ...] | None = None
     """The only endpoints allowed, as `ip:port` or `ip`; None: all."""
 
     def get(self, name: str) -> str:
         """The header's value, empty when absent."""
-        return self.headers.get(name, "")
+        return self.headers.get(name)
 
 
 class ExchangeKit:
@@ -170,11 +170,10 @@ class Exchange:
 
     def _request_headers(self, side: RequestSide, request: ProcessingRequest) -> list[bytes]:
         if not self.head.headers:
-            headers = self.head.headers = headers_of(request.request_headers.headers)
-            for name in headers.keys() & self._kit.untrusted:
-                del headers[name]
+            headers = self.head.headers = Headers(request.request_headers.headers)
+            headers.drop(self._kit.untrusted)
             if self._kit.rules.conformance_hooks and STEERING_HEADER in headers:
-                self._limit_to(tuple(entry.strip() for entry in headers[STEERING_HEADER].split(",")))
+                self._limit_to(tuple(entry.strip() for entry in headers.get(STEERING_HEADER).split(",")))
         return side.headers(end=request.request_headers.end_of_stream)
 
     def _request_body(self, side: RequestSide, request: ProcessingRequest) -> list[bytes]:
@@ -189,7 +188,7 @@ class Exchange:
                 side.abandon()
             names = self._kit.rules.names
             served = listed(request.metadata_context, names.served_namespace, names.served)
-            self.response.headers(headers_of(request.response_headers.headers), served=served[-1] if served else "")
+            self.response.headers(Headers(request.response_headers.headers), served=served[-1] if served else "")
         self.response.ended = self.response.ended or request.response_headers.end_of_stream
         if self._kit.rules.conformance_hooks:
             return [served_echo(self.response.served)]

@@ -1,21 +1,47 @@
 """What gateways say beside the HTTP messages: headers, the subset hint, the endpoint that answered."""
 
+from collections.abc import Iterable
 from ipaddress import ip_address
 
 from google.protobuf.struct_pb2 import Value
 
-from epp._pb.base_pb2 import HeaderMap, Metadata
+from epp._pb.base_pb2 import HeaderMap, HeaderValue, Metadata
 
 
-def headers_of(headers: HeaderMap) -> dict[str, str]:
-    """Values by name in lower case; of repeated headers the last, which a gateway adds behind the client's.
+class Headers:
+    """The headers of one message by name in lower case; values are decoded when asked for, since few are.
 
-    Gateways use `raw_value` or `value`, some both in one message. Bytes that are not UTF-8 become replacements.
+    Of repeated headers the last counts, which a gateway adds behind the client's.
     """
-    return {
-        header.key.lower(): header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
-        for header in headers.headers
-    }
+
+    __slots__ = ("_by_name",)
+
+    def __init__(self, headers: HeaderMap | None = None) -> None:
+        self._by_name: dict[str, HeaderValue] = {}
+        if headers is not None:
+            self._by_name = {header.key.lower(): header for header in headers.headers}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def get(self, name: str) -> str:
+        """The header's value, empty when absent.
+
+        Gateways use `raw_value` or `value`, some both in one message. Bytes that are not UTF-8 become replacements.
+        """
+        header = self._by_name.get(name)
+        if header is None:
+            return ""
+        raw = header.raw_value
+        return raw.decode("utf-8", "replace") if raw else header.value
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget these."""
+        for name in self._by_name.keys() & names:
+            del self._by_name[name]
 
 
 def listed(metadata: Metadata, namespace: str, key: str) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 import json
 import re
 
+from epp.extproc.metadata import Headers
 from epp.scheduling.outcome import Usage
 
 _USAGE = b'"usage"'
@@ -57,15 +58,15 @@ class ResponseWatch:
         prompt, cached, completion = found
         return Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
 
-    def headers(self, headers: dict[str, str], *, served: str = "") -> None:
-        """The response headers, names in lower case, and what the gateway says of who answered."""
+    def headers(self, headers: Headers, *, served: str = "") -> None:
+        """The response headers, and what the gateway says of who answered."""
         self.begun = True
         self.served = served
-        status = headers.get(":status", "")
+        status = headers.get(":status")
         self.status = int(status) if status.isascii() and status.isdigit() else None
-        content_type = headers.get("content-type", "").lower()
+        content_type = headers.get("content-type").lower()
         self.streamed = content_type.startswith("text/event-stream")
-        plain = headers.get("content-encoding", "identity").lower() in ("", "identity")
+        plain = headers.get("content-encoding").lower() in ("", "identity")
         self._readable = self.status == 200 and plain and (self.streamed or "json" in content_type)
 
     def body(self, chunk: bytes) -> None:

@@ -36,8 +36,11 @@ _PROGRESS_EVENTS = 32
 class Reader(Protocol):
     """Understands requests; whatever it cannot understand is a request of unknown API."""
 
-    async def read(self, *, path: str, content_type: str, body: bytes, request_id: str) -> Request:
-        """What the request asks to be computed. An empty `path` means that the gateway does not show it."""
+    async def read(self, *, path: str, content_type: str, body: bytes, request_id: str, tokens: bool = True) -> Request:
+        """What the request asks to be computed, without its prompt unless `tokens` are wanted.
+
+        An empty `path` means that the gateway does not show it.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class _Visit:
     request: Request
     pick: Pick | None = None
     refusal: Refusal | None = None
+    whole_at: float = 0.0
     picked_at: float = 0.0
     headers_at: float | None = None
     first_token_at: float | None = None
@@ -94,6 +98,7 @@ class Servicer:
         self._habits = Habits()
         self._clock = clock
         self._open = 0
+        self._metrics.open.set_function(lambda: self._open)
         self._begun = 0
         self._modes: Counter[tuple[BodyMode, BodyMode]] = Counter()
         self._warned: set[BodyMode] = set()
@@ -117,6 +122,7 @@ class Servicer:
             await self._receive(stream, exchange)
             self._note_modes(exchange)
             if exchange.wants_pick:
+                visit.whole_at = self._clock()
                 if not self._refused_at_the_door(exchange, visit):
                     visit.request = await self._understand(exchange)
                     if not self._refused_as_bad(exchange, visit):
@@ -161,6 +167,7 @@ class Servicer:
                     content_type=get("content-type"),
                     body=exchange.held.joined(),
                     request_id=request_id,
+                    tokens=self._scheduler.reads_prompts,
                 )
             )
         except TimeoutError:
@@ -186,6 +193,7 @@ class Servicer:
         if self._explain is not None and visit.pick is not None and self._explain.asked(exchange.head.get):
             exchange.explanation = self._explain.explanation(visit.pick.decision)
         visit.picked_at = self._clock()
+        self._metrics.picked(visit.picked_at - visit.whole_at)
 
     def _picked(self, exchange: Exchange, request: Request) -> Pick:
         avoid = self._retries.avoid(request.id, self._clock())
@@ -286,11 +294,9 @@ class Servicer:
     def _enter(self) -> None:
         self._open += 1
         self._begun += 1
-        self._metrics.open.set(self._open)
 
     def _leave(self) -> None:
         self._open -= 1
-        self._metrics.open.set(self._open)
 
 
 async def _take(stream: Stream, exchange: Exchange) -> list[bytes]:

@@ -1,9 +1,9 @@
 """The narrow interface of the KV-block index: who holds how much of a prompt's beginning."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,8 +19,7 @@ def weigh(blocks: Sequence[int], credits_: Sequence[float], block_size: int) -> 
     return int(block_size * sum(count * credit for count, credit in zip(blocks, credits_, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """How much of one prompt each column holds; arrays are indexed by pool column and may be shorter than the pool."""
 
     cached_tokens: NDArray[np.int64]

@@ -31,15 +31,25 @@ class PromptMetrics:
             registry=registry,
         )
 
+        self._kinds: dict[tuple[Api, TokenSource], Counter] = {}
+        self._reasons: dict[str, Counter] = {}
+        """Children that were looked up once, since `labels` costs more than the counting."""
+
     def read(self, api: Api, source: TokenSource, tokens: int, seconds: float) -> None:
         """One request was read."""
-        self._read.labels(api.value, source.value).inc()
+        kind = self._kinds.get((api, source))
+        if kind is None:
+            kind = self._kinds[api, source] = self._read.labels(api.value, source.value)
+        kind.inc()
         self._tokens.inc(tokens)
         self._seconds.observe(seconds)
 
     def without_tokens(self, reason: str) -> None:
         """One request has no token ids; `reason` is one of a fixed few words."""
-        self._not_understood.labels(reason).inc()
+        counter = self._reasons.get(reason)
+        if counter is None:
+            counter = self._reasons[reason] = self._not_understood.labels(reason)
+        counter.inc()
 
 
 class EncodingMetrics:

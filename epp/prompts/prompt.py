@@ -1,9 +1,9 @@
 """What a request asks to be computed."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,8 +37,7 @@ TokenIds: TypeAlias = NDArray[np.uint32]
 EMPTY_TOKENS: TokenIds = np.empty(0, dtype=np.uint32)
 
 
-@dataclass(frozen=True, slots=True)
-class Media:
+class Media(msgspec.Struct, frozen=True):
     """One image, sound or video in a prompt."""
 
     id: str
@@ -47,15 +46,14 @@ class Media:
     """Token position at which its placeholder tokens begin."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     """Token ids as the engine will see them, and what else makes equal tokens mean different KV blocks.
 
     `tokens` is a contiguous uint32 buffer, empty when the tokens are not known. `namespace` is made by
     `epp.prompts.namespace`; the empty string is the base model, unsalted.
     """
 
-    tokens: NDArray[np.uint32] = field(default_factory=lambda: EMPTY_TOKENS)
+    tokens: NDArray[np.uint32] = msgspec.field(default_factory=lambda: EMPTY_TOKENS)
     namespace: str = ""
     media: tuple[Media, ...] = ()
     source: TokenSource = TokenSource.NONE
@@ -68,8 +66,11 @@ class Prompt:
         return len(self.tokens) > 0 and self.source is not TokenSource.TEXT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+NO_PROMPT = Prompt()
+"""Of a request that could not be understood."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One understood request; the defaults are what holds for a request that could not be understood."""
 
     id: str = ""
@@ -78,7 +79,7 @@ class Request:
     """As the client named it."""
     rewritten: str = ""
     """The model that serves it in place of `model`, where a rule says so."""
-    prompt: Prompt = field(default_factory=Prompt)
+    prompt: Prompt = NO_PROMPT
     stream: bool = False
     max_output_tokens: int | None = None
     expected_output_tokens: int | None = None

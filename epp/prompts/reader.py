@@ -26,7 +26,7 @@ from epp.prompts.metrics import EncodingMetrics, PromptMetrics
 from epp.prompts.model import Model, WithoutTokensError
 from epp.prompts.models import Models, ServedModel
 from epp.prompts.namespace import namespace
-from epp.prompts.prompt import Api, Prompt, Request, TokenSource
+from epp.prompts.prompt import NO_PROMPT, Api, Prompt, Request, TokenSource
 from epp.prompts.render_service import RenderService, RenderServiceLimits
 from epp.prompts.side_process import SideProcess
 from epp.settings import Settings, SettingsError
@@ -108,8 +108,11 @@ class PromptReader:
         service, metrics = _render_service(settings, workers), PromptMetrics(registry)
         return cls(models, threads, process, service, metrics, settings.render_inline_bytes)
 
-    async def read(self, *, path: str, content_type: str, body: Body, request_id: str) -> Request:
-        """What the request asks for; never raises for anything that a client can send."""
+    async def read(self, *, path: str, content_type: str, body: Body, request_id: str, tokens: bool = True) -> Request:
+        """What the request asks for; never raises for anything that a client can send.
+
+        Without `tokens` the prompt is left out, for picks that do not depend on it.
+        """
         start = perf_counter()
         try:
             understood = await self._understand(path, content_type, body)
@@ -121,7 +124,11 @@ class PromptReader:
             problem = ""
         asked = understood.asked
         serving = self.rewrite(asked.model)
-        prompt = await self._prompt(understood, body, serving)
+        if tokens:
+            prompt = await self._prompt(understood, body, serving)
+        else:
+            prompt = NO_PROMPT
+            self._say_without("not_needed")
         self._metrics.read(understood.api, prompt.source, len(prompt.tokens), perf_counter() - start)
         self._read[prompt.source.value] += 1
         return Request(

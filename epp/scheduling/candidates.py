@@ -1,9 +1,10 @@
 """What a policy sees: the endpoints that may serve one request, as NumPy columns."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import Endpoint
@@ -26,8 +27,7 @@ def no_sample(_column: int) -> EngineSample | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True, kw_only=True):
     """Position i of every array and of `endpoints` belongs to the same endpoint."""
 
     endpoints: tuple[Endpoint, ...]

@@ -27,6 +27,7 @@ class DynamoCost:
     """cost = scale x max(0, blocks to prefill - credit x cached blocks) + decode blocks + weight x active requests."""
 
     name = "dynamo-cost"
+    reads_prompts = True
 
     def __init__(self, draw: random.Random, weights: DynamoWeights, block_size: int) -> None:
         self._draw = draw

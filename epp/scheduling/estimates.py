@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Gauge
 
 from epp.prompts.prompt import Request

@@ -72,6 +72,11 @@ class Recorded:
         """That of the policy whose decisions are kept, which may be exchanged."""
         return self.policy.name
 
+    @property
+    def reads_prompts(self) -> bool:
+        """As that policy."""
+        return self.policy.reads_prompts
+
     def pick(self, request: Request, candidates: Candidates) -> Choice:
         """What the other policy picks."""
         choice = self.policy.pick(request, candidates)

@@ -1,10 +1,12 @@
 """The work that our own picks have put on each endpoint, and the guard that owns each piece of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import Endpoint
@@ -17,8 +19,7 @@ _SUMS = ("in_flight", "prefill_tokens", "decode_tokens", "_promised")
 _ARRAYS = (*_SUMS, "_first", "_since", "_ends_unseen")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What one request asks of the endpoint it was sent to."""
 
     prefill_tokens: int

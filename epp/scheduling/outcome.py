@@ -1,8 +1,9 @@
 """What became of one request: told once, at its end, to everything that learns from traffic."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+import msgspec
 
 from epp.endpoints.endpoint import HostPort
 from epp.prompts.prompt import Request
@@ -22,8 +23,7 @@ class Ending(StrEnum):
     """We answered with an error in place of a worker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens as the engine reported them; None where it did not say."""
 
     prompt_tokens: int | None = None
@@ -31,8 +31,7 @@ class Usage:
     completion_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """One request at its end. Its reservation is already released."""
 
     request: Request

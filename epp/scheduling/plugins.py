@@ -1,7 +1,9 @@
 """The interfaces that rules implement, ours and those in other people's packages.
 
 A rule sees one request and the candidates as NumPy columns, and answers with one column. It never waits, never sees the
-network, reads no clock (`candidates.now` is the time) and leaves the columns as they are.
+network, reads no clock (`candidates.now` is the time) and leaves the columns as they are. A filter or scorer with an
+attribute `reads_prompts = False` says that prompts do not matter to it: where none of a policy's rules needs them,
+prompts are not turned into tokens.
 """
 
 import random

@@ -1,8 +1,8 @@
 """The one interface that every policy implements."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,8 +10,7 @@ from epp.prompts.prompt import Request
 from epp.scheduling.candidates import Candidates
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The best position among the candidates, what each position would cost, and why the best one won."""
 
     best: int
@@ -26,6 +25,10 @@ class Policy(Protocol):
     @property
     def name(self) -> str:
         """What `EPP_POLICY` calls it."""
+
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether the choice depends on prompts: else they are neither turned into tokens nor looked up in caches."""
 
     def pick(self, request: Request, candidates: Candidates) -> Choice:
         """Choose among `candidates`, of which there is at least one; what it returns is what will be done."""

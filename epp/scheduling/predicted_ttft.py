@@ -47,6 +47,7 @@ class PredictedTtft:
     """
 
     name = "predicted-ttft"
+    reads_prompts = True
 
     def __init__(self, draw: random.Random, prices: Prices | None = None) -> None:
         self._draw = draw

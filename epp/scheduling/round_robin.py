@@ -11,6 +11,7 @@ class RoundRobin:
     """The baseline: ignores load and cache."""
 
     name = "round-robin"
+    reads_prompts = False
 
     def __init__(self) -> None:
         self._turn = 0

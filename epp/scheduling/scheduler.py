@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import Endpoint, HostPort, Role
@@ -30,8 +31,7 @@ _NEW_WORKER_QUEUE = 4.0
 """Usual prefills that a worker seems to have queued on the moment it is new."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoint to serve a request, ordered fallbacks, and why."""
 
     endpoint: Endpoint
@@ -49,16 +49,14 @@ class Decision:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(msgspec.Struct, frozen=True):
     """A decision and the load that it put on its endpoint."""
 
     decision: Decision
     reservation: Reservation
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefill:
+class _Prefill(msgspec.Struct, frozen=True):
     candidates: Candidates
     choice: Choice
 
@@ -108,6 +106,11 @@ class Scheduler:
         pool.on_join(self._join)
         pool.on_leave(self.load.leave)
         pool.on_leave(self._metrics.leave)
+
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether picks depend on what requests ask to be computed."""
+        return self.policy.reads_prompts or self._eligible.split
 
     def pick(
         self,
@@ -224,7 +227,10 @@ class Scheduler:
             wait += self._foreign_seconds(in_flight, engines)
         if self._young:
             wait += self._warm_up_seconds(columns, now)
-        cached = _take(self._index.match(request.prompt).cached_tokens, columns)
+        if len(request.prompt.tokens):
+            cached = _take(self._index.match(request.prompt).cached_tokens, columns)
+        else:
+            cached = np.zeros(len(columns), dtype=np.int64)
         return Candidates(
             endpoints=endpoints,
             columns=columns,

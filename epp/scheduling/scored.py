@@ -30,6 +30,7 @@ class ScoredPolicy:
         self, scorers: Sequence[Weighted], draw: random.Random, *, picker: Picker | None = None, name: str = "scorers"
     ) -> None:
         self.name = name
+        self.reads_prompts = any(_reads_prompts(each.scorer) for each in scorers)
         self._scorers = tuple(scorers)
         self._picker = picker or MaxScore()
         self._draw = draw
@@ -53,6 +54,7 @@ class Filtered:
 
     def __init__(self, filters: Sequence[Filter], policy: Policy) -> None:
         self.name = policy.name
+        self.reads_prompts = policy.reads_prompts or any(map(_reads_prompts, filters))
         self._filters = tuple(filters)
         self._policy = policy
         self._hearing = [each for each in filters if isinstance(each, HearsPick)]
@@ -79,3 +81,8 @@ class Filtered:
             if keeps is not None and (kept & keeps).any():
                 kept &= keeps
         return kept
+
+
+def _reads_prompts(rule: Filter | Scorer) -> bool:
+    """Those that do not say so may."""
+    return bool(getattr(rule, "reads_prompts", True))

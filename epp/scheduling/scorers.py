@@ -53,6 +53,8 @@ class PredictedPrefix:
 class Queue:
     """Fewest requests that wait at the engine, as it says itself."""
 
+    reads_prompts = False
+
     def score(self, request: Request, candidates: Candidates) -> Scores | None:  # noqa: ARG002 - the interface
         """1 for the shortest queue."""
         return least_is_best(candidates.queued)
@@ -61,6 +63,8 @@ class Queue:
 class Running:
     """Fewest requests that the engine computes now, as it says itself."""
 
+    reads_prompts = False
+
     def score(self, request: Request, candidates: Candidates) -> Scores | None:  # noqa: ARG002 - the interface
         """1 for the fewest."""
         return least_is_best(candidates.running)
@@ -68,6 +72,8 @@ class Running:
 
 class KvUse:
     """Most free KV cache, as the engine says itself."""
+
+    reads_prompts = False
 
     def score(self, request: Request, candidates: Candidates) -> Scores | None:  # noqa: ARG002 - the interface
         """1 - use; the unknown gets the mean of the known."""
@@ -78,6 +84,8 @@ class KvUse:
 
 class LeastInFlight:
     """Fewest requests that we sent and that have not ended."""
+
+    reads_prompts = False
 
     def score(self, request: Request, candidates: Candidates) -> Scores | None:  # noqa: ARG002 - the interface
         """1 for the fewest."""
@@ -120,6 +128,8 @@ class SloHeadroom:
 
 class Random:
     """Chance alone: spreads what other scorers find equal."""
+
+    reads_prompts = False
 
     def __init__(self, seed: int | None = None) -> None:
         self._draw = random.Random(seed)  # noqa: S311 - no secret hangs on it

@@ -36,6 +36,7 @@ class Shadowed:
 
     def __init__(self, policy: Policy, shadow: Policy, metrics: ShadowMetrics) -> None:
         self.name = policy.name
+        self.reads_prompts = policy.reads_prompts or shadow.reads_prompts
         self._policy = policy
         self._shadow = shadow
         self._metrics = metrics

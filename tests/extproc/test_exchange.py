@@ -355,7 +355,7 @@ def test_every_routing_header_is_set_or_removed_on_every_path(modes: ProtocolCon
     mutation = getattr(answer, str(answer.WhichOneof("response"))).response.header_mutation
     handled = {option.header.key for option in mutation.set_headers} | set(mutation.remove_headers)
     assert set(ROUTING_HEADERS) <= handled
-    assert not machine.head.headers.keys() & set(ROUTING_HEADERS)
+    assert not [name for name in ROUTING_HEADERS if name in machine.head.headers]
 
 
 def test_trusted_headers_narrow_and_widen_what_a_client_may_set() -> None:

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.extproc.metadata import Headers
 from epp.extproc.response import ResponseWatch
 from epp.scheduling.outcome import Usage
+
+from .world import header_map
 
 
 def sse(*events: object, newline: str = "\n") -> bytes:
@@ -59,7 +62,7 @@ PLAIN = json.dumps({"choices": [{"message": {"content": 'the "usage": {"prompt_t
 def watch(content_type: str, status: str = "200", **headers: str) -> ResponseWatch:
     response = ResponseWatch()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    response.headers({":status": status, "content-type": content_type, **named})
+    response.headers(Headers(header_map([(":status", status), ("content-type", content_type), *named.items()])))
     return response
 
 

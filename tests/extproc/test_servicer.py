@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from epp.endpoints.endpoint import HostPort
 from epp.extproc.rules import ExchangeRules
 from epp.prompts.prompt import Request
 from epp.scheduling.outcome import Ending, Outcome
+from epp.scheduling.predicted_ttft import PredictedTtft
 from epp.scheduling.scheduler import Pick, Scheduler
 
 from .world import (
@@ -52,6 +54,19 @@ async def test_the_reader_gets_the_path_and_the_whole_body() -> None:
     world = World()
     await play(world, ASK[0], request_body(b"{"), request_body(b"}", end=True), *ANSWER)
     assert world.reader.seen == [("/v1/chat/completions", b"{}")]
+
+
+async def test_prompts_are_read_only_for_a_policy_that_looks_at_them() -> None:
+    blind, seeing = World(), World(policy=PredictedTtft(random.Random(1)))
+    for world in (blind, seeing):
+        await play(world, *ASK, *ANSWER)
+    assert (blind.reader.wanted, seeing.reader.wanted) == ([False], [True])
+
+
+async def test_the_time_of_every_pick_is_told() -> None:
+    world = World()
+    await play(world, *ASK, *ANSWER)
+    assert counted(world, "epp_pick_seconds_count") == 1
 
 
 # --- Refusals
@@ -142,13 +157,13 @@ async def test_too_many_streams_are_503_and_the_open_ones_go_on() -> None:
 
 
 class SlowReader:
-    async def read(self, *, path: str, content_type: str, body: bytes, request_id: str) -> Request:
+    async def read(self, *, path: str, content_type: str, body: bytes, request_id: str, tokens: bool = True) -> Request:
         await asyncio.sleep(60)
         raise AssertionError
 
 
 class BrokenReader:
-    async def read(self, *, path: str, content_type: str, body: bytes, request_id: str) -> Request:
+    async def read(self, *, path: str, content_type: str, body: bytes, request_id: str, tokens: bool = True) -> Request:
         raise MemoryError
 
 

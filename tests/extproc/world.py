@@ -53,9 +53,12 @@ class PlainReader:
 
     seen: list[tuple[str, bytes]] = field(default_factory=list)
     problem: str = ""
+    wanted: list[bool] = field(default_factory=list)
+    """Whether token ids were asked for, each time."""
 
-    async def read(self, *, path: str, content_type: str, body: bytes, request_id: str) -> Request:
+    async def read(self, *, path: str, content_type: str, body: bytes, request_id: str, tokens: bool = True) -> Request:
         self.seen.append((path, bytes(body)))
+        self.wanted.append(tokens)
         return Request(id=request_id, size=len(body), stream=True, problem=self.problem)
 
 

@@ -65,6 +65,7 @@ def test_a_sample_goes_to_the_log():
 def test_a_shadow_changes_nothing_and_its_metrics_tell():
     class Broken:
         name = "broken"
+        reads_prompts = False
 
         def pick(self, request, candidates):
             raise ValueError

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from epp.endpoints.endpoint import Role
 from epp.endpoints.metrics import EngineSample
@@ -46,10 +47,10 @@ def test_engine_metrics_score_and_what_is_not_known_is_neutral():
     candidates = here.candidates(request_of(10))
     for name, column in (("queue", "queued"), ("running", "running")):
         assert make_scorer(name).score(request_of(10), candidates).tolist() == [1.0, 1.0, 1.0]
-        object.__setattr__(candidates, column, np.array([4.0, np.nan, 0.0]))
+        candidates = replace(candidates, **{column: np.array([4.0, np.nan, 0.0])})
         assert make_scorer(name).score(request_of(10), candidates).tolist() == [0.0, 0.5, 1.0]
     assert make_scorer("kv").score(request_of(10), candidates) is None
-    object.__setattr__(candidates, "kv_used", np.array([0.25, np.nan, 0.75]))
+    candidates = replace(candidates, kv_used=np.array([0.25, np.nan, 0.75]))
     assert make_scorer("kv").score(request_of(10), candidates).tolist() == [0.75, 0.5, 0.25]
 
 
@@ -85,7 +86,7 @@ def test_lora_prefers_where_the_adapter_runs():
     }
     request = type(request_of(1))(prompt=request_of(10).prompt, model="sql")
     candidates = here.candidates(request)
-    object.__setattr__(candidates, "sample", readings.get)
+    candidates = replace(candidates, sample=readings.get)
     assert make_scorer("lora").score(request, candidates).tolist() == [0.0, 1.0, 0.8, 0.6]
     base = type(request)(prompt=request.prompt, model="base")
     assert make_scorer("lora").score(base, candidates) is None
@@ -109,8 +110,7 @@ def test_a_session_stays_until_its_time_is_over_or_its_endpoint_leaves():
 def test_slo_keeps_idle_endpoints_for_those_who_need_them():
     here = world(policy("random"), endpoints=3)
     candidates = here.candidates(request_of(10), x_slo_ttft_ms="2000")
-    object.__setattr__(candidates, "wait_seconds", np.array([0.0, 1.5, 8.0]))
-    object.__setattr__(candidates, "work_seconds", np.zeros(3))
+    candidates = replace(candidates, wait_seconds=np.array([0.0, 1.5, 8.0]), work_seconds=np.zeros(3))
     assert make_scorer("slo").score(request_of(10), candidates).tolist() == [0.5, 0.875, 0.125]
 
 
@@ -239,3 +239,17 @@ def test_every_rule_is_documented():
 def test_every_scorer_copes_with_one_idle_endpoint_and_no_tokens(name):
     here = world(policy_from(Settings(scorers=name)), endpoints=1)
     assert here.names_picked(2, request_of(0)) == ["worker-0", "worker-0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        ("queue:2,kv:2", False),
+        ("least-in-flight", False),
+        ("queue:2,prefix:3", True),
+        ("least-tokens", True),
+    ],
+)
+def test_prompts_are_read_only_for_rules_that_look_at_them(text: str, reads: bool):
+    assert policy_from(Settings(scorers=text)).reads_prompts is reads
+    assert policy_from(Settings(scorers=text, shadow_policy=None, filters="context-length")).reads_prompts

@@ -48,6 +48,7 @@ class World:
 
         class Look:
             name = "look"
+            reads_prompts = True
 
             def pick(self, request: Request, candidates: Candidates) -> Choice:
                 seen.append(candidates)
