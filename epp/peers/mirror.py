@@ -1,7 +1,8 @@
 """The reservations of one peer, mirrored in our own load. No sockets, no clock."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from epp.peers.wire import EVERY_ID, Beat, Message, Row
 from epp.scheduling.load import Load, Reservation, Work

@@ -28,6 +28,7 @@ from epp.prompts.prompt import Prompt, Request
 from epp.scheduling.explain import Recorded
 from epp.scheduling.explain_header import ExplainHeader
 from epp.scheduling.outcome import Outcome
+from epp.scheduling.policy import Policy
 from epp.scheduling.round_robin import RoundRobin
 from epp.scheduling.scheduler import Scheduler
 
@@ -81,10 +82,11 @@ class World:
         rules: ExchangeRules | None = None,
         clock: Callable[[], float] = time.monotonic,
         explain_secret: str = "",
+        policy: Policy | None = None,
     ) -> None:
         self.pool = Pool()
         self.pool.replace(Endpoint(name=f"w{i}", address=f"10.0.0.{i + 1}", port=8000) for i in range(workers))
-        self.decisions = Recorded(RoundRobin(), keep=10)
+        self.decisions = Recorded(policy or RoundRobin(), keep=10)
         self.scheduler = Scheduler(pool=self.pool, index=EmptyIndex(), policy=self.decisions)
         self.reader = PlainReader()
         self.registry = CollectorRegistry()

@@ -88,6 +88,14 @@ async def test_a_salt_makes_a_namespace(reader):
     assert salted.prompt.namespace != ""
 
 
+async def test_a_request_is_understood_without_its_prompt(reader):
+    body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "word " * 99}]}).encode()
+    request = await reader.read(path=CHAT, content_type="application/json", body=body, request_id="r1", tokens=False)
+    assert (request.api, request.model, request.stream, request.size) == (Api.CHAT, "m", True, len(body))
+    assert not len(request.prompt.tokens)
+    assert reader.status().without_tokens["not_needed"]
+
+
 async def test_a_body_may_be_a_view(reader):
     body = memoryview(bytearray(b'{"prompt": "hello"}'))
     request = await reader.read(path=COMPLETIONS, content_type="application/json", body=body, request_id="r")
