@@ -87,11 +87,10 @@ class App:
         KvMetrics(self.knowledge, self.registry)
         self.checkpoint = checkpoint_from(settings, self.knowledge)
         self.reader = PromptReader.from_settings(settings, self.registry, workers=self._worker_urls)
-        self.knowledge.on_adapter = self.reader.models.learn_adapter
+        self.knowledge.on_adapter(self.reader.models.learn_adapter)
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
         self.suspects = Suspects(self.pool, self.registry)
-        if self.knowledge is not None:
-            self.knowledge.on_disconnect = self.suspects.suspect
+        self.knowledge.on_disconnect(self.suspects.suspect)
         self.shadow_metrics = ShadowMetrics(self.registry)
         policies = policies_from(settings)
         share = settings.explain_sample if settings.explain is Explain.LOG else 0.0
@@ -102,7 +101,7 @@ class App:
         self.ejection = Ejection(self.pool, self.engine_metrics, EjectionRules.of(settings), self.registry)
         self.scheduler = Scheduler(
             pool=self.pool,
-            index=self.knowledge.index,
+            index=self.knowledge,
             picked=self.knowledge.picked,
             policy=self.decisions,
             metrics=self.engine_metrics,

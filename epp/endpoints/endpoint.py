@@ -41,6 +41,8 @@ class Endpoint:
     labels: Mapping[str, str] = field(default_factory=dict)
     events_port: int | None = None
     """Port of the rank's own ZMQ publisher; None: no KV events from here."""
+    event_ranks: int = 1
+    """Ranks behind this endpoint that publish, on `events_port` and the ports that follow it."""
     replay_port: int | None = None
     metrics_port: int | None = None
     """Port of `/metrics`; None: the serving port."""

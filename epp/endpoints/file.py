@@ -34,6 +34,7 @@ class _Entry(BaseModel):
     rank: Annotated[int, Field(ge=0)] = 0
     events_port: _Port | None = None
     replay_port: _Port | None = None
+    event_ranks: Annotated[int, Field(ge=1, le=1024)] = 1
     metrics_port: _Port | None = None
     block_size: Annotated[int, Field(ge=1, le=65536)] | None = None
     dynamo_pod: _Name | None = None
@@ -63,8 +64,9 @@ class _Entry(BaseModel):
             raise ValueError("dynamo_pod and dynamo_instance_id exclude each other")
         for field in ("events_port", "replay_port"):
             first = getattr(self, field)
-            if first is not None and first + len(self.ports) - 1 > _MAX_PORT:
-                raise ValueError(f"{field} {first} leaves no room for {len(self.ports)} ranks below port 65536")
+            ranks = len(self.ports) - 1 + self.event_ranks
+            if first is not None and first + ranks - 1 > _MAX_PORT:
+                raise ValueError(f"{field} {first} leaves no room for {ranks} ranks below port 65536")
         return self
 
     def endpoints(self) -> Iterator[Endpoint]:
@@ -82,6 +84,7 @@ class _Entry(BaseModel):
                 # vLLM gives each data-parallel rank the configured port plus the rank.
                 events_port=None if self.events_port is None else self.events_port + i,
                 replay_port=None if self.replay_port is None else self.replay_port + i,
+                event_ranks=self.event_ranks,
                 metrics_port=self.metrics_port,
                 block_size=self.block_size,
                 instance_id=self._instance_id(),

@@ -44,6 +44,12 @@ class Skip(StrEnum):
     TOO_LONG = "too_long"
     """Tokens behind the longest prompt that is indexed."""
     LOAD = "load_report"
+    OTHER_RANK = "other_rank"
+    """An event of Dynamo's plane of another worker or rank than this publisher's."""
+    REPEATED = "repeated_event"
+    """An event of Dynamo's plane whose id had come before."""
+    MISSED = "missed_event"
+    """An event id of Dynamo's plane that never came."""
 
 
 @dataclass(slots=True)
@@ -71,6 +77,8 @@ class Removed:
 
     hashes: list[int]
     tier: Tier = Tier.GPU
+    whole: bool = False
+    """All copies at once: the publisher counts them itself."""
 
 
 @dataclass(slots=True)

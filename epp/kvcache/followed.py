@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from epp.endpoints.endpoint import Endpoint
+from epp.kvcache.events import Skip
 from epp.kvcache.image import Anchors, ImageIndex, RankImage, fill
 from epp.kvcache.rank import Rank
 from epp.kvcache.sequence import Offer, SequenceCounts
+from epp.kvcache.sources import DYNAMO
 from epp.kvcache.status import RankStatus
 from epp.kvcache.stream import Stream, StreamCounts
 from epp.prompts.prompt import Prompt
@@ -21,11 +23,14 @@ class Followed:
     """A rank without a stream is known by our own picks alone."""
 
     endpoint: Endpoint
+    number: int
+    """Of the data-parallel rank."""
     rank: Rank
     stream: Stream | None
     worker_blocks: int
     source: str = ""
     mended_at: float = 0.0
+    closed: bool = False
     filled_blocks: int = 0
     """Blocks that came with an image."""
 
@@ -53,7 +58,7 @@ class Followed:
     def image(self) -> RankImage | None:
         """What would be in an image of it now, its blocks apart; None while a batch is half in the index."""
         stream = self.stream
-        if stream is None or stream.indexed is None or not stream.settled:
+        if stream is None or stream.indexed is None or not stream.settled or self.endpoint.engine == DYNAMO:
             return None
         digests = stream.sequence.digests(stream.indexed)
         if stream.indexed not in digests:
@@ -81,6 +86,7 @@ class Followed:
 
     def close(self) -> None:
         """Forget the endpoint."""
+        self.closed = True
         if self.stream is not None:
             self.stream.close()
         else:
@@ -95,12 +101,12 @@ class Followed:
             return (0.5, "publisher is not connected") if sequence.last is not None else (0.0, "never connected")
         if sequence.replaying:
             return 0.5, "a replay runs"
-        if sequence.complete:
+        missed = self.rank.counts.skipped[Skip.MISSED]
+        if sequence.complete and not missed:
             return 1.0, ""
         seen = min(1.0, (self.rank.counts.stored + self.filled_blocks) / self.worker_blocks)
-        why = (
-            f"{sequence.counts.lost} batches lost" if sequence.counts.lost else "events from before we came are unknown"
-        )
+        lost = sequence.counts.lost + missed
+        why = f"{lost} batches lost" if lost else "events from before we came are unknown"
         return round(_UNHEALED * seen, 2), why
 
     def status(self) -> RankStatus:
@@ -112,7 +118,7 @@ class Followed:
         confidence, why = self.confidence()
         return RankStatus(
             endpoint=self.endpoint.name,
-            rank=self.endpoint.rank,
+            rank=self.number,
             source=self.source,
             connected=self.stream is not None and self.stream.connected,
             confidence=confidence,

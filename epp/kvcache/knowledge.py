@@ -3,27 +3,23 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import zmq
-
-from epp.endpoints.endpoint import Endpoint, host_port
+from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
 from epp.kvcache.assumed import AssumedLimits
-from epp.kvcache.drain import Drain
+from epp.kvcache.feeds import Feeds
 from epp.kvcache.followed import Followed
 from epp.kvcache.image import Anchors, RankImage, anchors_of
 from epp.kvcache.keys import PrefixKeys
-from epp.kvcache.rank import Rank
+from epp.kvcache.prefix_index import Match
 from epp.kvcache.run_index import RunIndex
 from epp.kvcache.snapshot import RankPieces, encode
+from epp.kvcache.sources import Source, configured
 from epp.kvcache.status import KvStatus
-from epp.kvcache.stream import Stream, StreamOptions
+from epp.kvcache.stream import StreamOptions
 from epp.prompts.prompt import Prompt
 from epp.settings import Settings
-
-_SOCKETS_PER_STREAM = 5
-"""Live, monitor (two ends), replay, and one to spare while a replay socket closes."""
 
 _STEPS_WAITED = 1000
 """Turns of the loop in which a snapshot waits for a batch that is half in the index, before it leaves out the rank."""
@@ -49,24 +45,23 @@ class KvKnowledge:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.index = index
-        self.on_adapter: Callable[[str], None] = lambda _name: None
-        """Called with the name of the LoRA adapter of each stored block that has one."""
-        self.on_disconnect: Callable[[Endpoint], None] = lambda _endpoint: None
-        """Called when the event socket of an endpoint closes, as it does at once when the engine dies."""
         self._pool = pool
         self._options = options or StreamOptions()
         self._events = events
-        self._block_size = block_size
-        self._limits = limits or AssumedLimits()
         self._max_streams = max_streams
+        self._feeds = Feeds(
+            index=index,
+            options=self._options,
+            limits=limits or AssumedLimits(),
+            block_size=block_size,
+            max_streams=max_streams,
+        )
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
-        self._followed: dict[int, Followed] = {}
+        self._followed: dict[int, list[Followed]] = {}
         self._holding = False
         self._images: dict[str, RankImage] = {}
         self._anchors: Anchors = {}
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._drain: Drain | None = None
         pool.on_join(self._join)
         pool.on_leave(self._leave)
 
@@ -101,26 +96,38 @@ class KvKnowledge:
 
     async def start(self) -> None:
         """Follow the endpoints that are in the pool, and from now on all that join."""
-        context = zmq.Context(io_threads=1)
-        context.set(zmq.MAX_SOCKETS, _SOCKETS_PER_STREAM * self._max_streams)
-        self._context = context
-        self._drain = Drain()
+        self._feeds.start()
         snapshot = self._pool.snapshot()
         for column, endpoint in zip(snapshot.columns.tolist(), snapshot.endpoints, strict=True):
             self._join(column, endpoint)
         self._tick()
 
+    def on_adapter(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the name of the LoRA adapter of each stored block that has one."""
+        self._feeds.on_adapter = listener
+
+    def on_disconnect(self, listener: Callable[[Endpoint], None]) -> None:
+        """Call `listener` when an event socket of an endpoint closes, as it does at once when the engine dies."""
+        self._feeds.on_disconnect = listener
+
+    def match(self, prompt: Prompt) -> Match:
+        """Leading cached tokens per column."""
+        return self._feeds.match(prompt)
+
     def picked(self, column: int, prompt: Prompt) -> None:
         """A prompt is on its way to the endpoint of `column`: equal ones after it will find it there."""
         followed = self._followed.get(column)
-        if followed is not None and len(prompt.tokens):
-            followed.picked(prompt, self._clock())
+        if followed and len(prompt.tokens):
+            followed[0].picked(prompt, self._clock())
 
     def reported(self, column: int, endpoint: Endpoint, prompt: Prompt, cached_tokens: int) -> None:
-        """`endpoint`, which had `column`, said how much of a prompt it had in its cache."""
-        followed = self._followed.get(column)
-        if followed is not None and followed.endpoint.incarnation == endpoint.incarnation:
-            followed.reported(prompt, cached_tokens, self._clock())
+        """`endpoint`, which had `column`, said how much of a prompt it had in its cache.
+
+        Of an endpoint with several ranks it teaches nothing: none of them is named.
+        """
+        followed = self._followed.get(column, ())
+        if len(followed) == 1 and followed[0].endpoint.incarnation == endpoint.incarnation:
+            followed[0].reported(prompt, cached_tokens, self._clock())
 
     # Snapshots.
 
@@ -133,7 +140,7 @@ class KvKnowledge:
 
     def take_secret(self, secret: bytes) -> bool:
         """Make prefix keys as the index does that images come from; False when it is too late for that."""
-        undecided = any(f.stream is not None and f.stream.sequence.offered for f in self._followed.values())
+        undecided = any(f.stream is not None and f.stream.sequence.offered for f in self._all())
         if secret != self.index.secret and (self._images or undecided):
             return False
         return self.index.take_secret(secret)
@@ -155,13 +162,13 @@ class KvKnowledge:
         images = list(images)
         self._anchors = anchors_of(images)
         self._images = {image.source: image for image in images}
-        for followed in self._followed.values():
+        for followed in self._all():
             self._offer(followed)
 
     def release(self) -> None:
         """Go on with what was held, behind the images that were offered."""
         self._holding = False
-        for followed in self._followed.values():
+        for followed in self._all():
             if followed.stream is not None:
                 followed.stream.sequence.release()
 
@@ -175,12 +182,12 @@ class KvKnowledge:
         followed.offer(image, self.index, self._anchors)
 
     def _pieces(self) -> Iterator[RankPieces | None]:
-        for column, followed in list(self._followed.items()):
+        for followed in self._all():
             for _ in range(_STEPS_WAITED):
                 if followed.stream is None or followed.stream.settled:
                     break
                 yield None
-            image = followed.image() if self._followed.get(column) is followed else None
+            image = None if followed.closed else followed.image()
             if image is not None:
                 yield RankPieces(image, self.index.capture(followed.rank.number))
 
@@ -191,17 +198,15 @@ class KvKnowledge:
             self._timer = None
         for column in list(self._followed):
             self._unfollow(column)
-        if self._context is not None:
-            context, self._context = self._context, None
-            await asyncio.to_thread(context.term)
+        await self._feeds.stop()
 
     def status(self) -> KvStatus:
         """The section of `/status`."""
-        ranks = tuple(followed.status() for followed in list(self._followed.values()))
+        ranks = tuple(followed.status() for followed in self._all())
         skipped: Counter[str] = Counter()
         for rank in ranks:
             skipped.update(rank.skipped)
-        counts = self._drain.counts if self._drain else None
+        counts = self._feeds.drain.counts if self._feeds.drain else None
         return KvStatus(
             enabled=self._events,
             ranks=ranks,
@@ -211,46 +216,29 @@ class KvKnowledge:
             longest_slice_seconds=counts.longest_seconds if counts else 0.0,
         )
 
-    def _join(self, column: int, endpoint: Endpoint) -> None:
-        if self._context is None or column in self._followed or len(self._followed) >= self._max_streams:
-            return
-        block_size = endpoint.block_size or self._block_size
-        rank = Rank(
-            self.index,
-            column,
-            max_parked=self._options.max_parked,
-            block_size=block_size,
-            limits=self._limits,
-            on_adapter=self.on_adapter,
-        )
-        followed = Followed(endpoint, rank, None, self._limits.worker_blocks)
-        self._followed[column] = followed
-        if self._events and endpoint.events_port is not None:
-            followed.source = f"tcp://{host_port(endpoint.address, endpoint.events_port)}"
-            followed.stream = self._stream(rank, followed.source, endpoint)
-            if self._holding:
-                followed.stream.sequence.hold()
-            self._offer(followed)
-            followed.stream.open()
+    def _all(self) -> list[Followed]:
+        return [followed for ranks in self._followed.values() for followed in ranks]
 
-    def _stream(self, rank: Rank, source: str, endpoint: Endpoint) -> Stream:
-        assert self._context is not None
-        assert self._drain is not None
-        replay = f"tcp://{host_port(endpoint.address, endpoint.replay_port)}" if endpoint.replay_port else None
-        return Stream(
-            rank,
-            self._drain,
-            self._context,
-            self._options,
-            events=source,
-            replay=replay,
-            on_disconnect=lambda: self.on_disconnect(endpoint),
-        )
+    def _join(self, column: int, endpoint: Endpoint) -> None:
+        if self._feeds.open and column not in self._followed:
+            self._follow(column, endpoint, configured(endpoint) if self._events else [])
+
+    def _follow(self, column: int, endpoint: Endpoint, sources: Sequence[Source]) -> None:
+        room = self._max_streams - len(self._all())
+        wanted: Sequence[Source | None] = sources or (None,)
+        known = [self._feeds.follow(column, endpoint, source) for source in wanted[:room]]
+        self._followed[column] = known
+        for followed in known:
+            if followed.stream is not None:
+                if self._holding:
+                    followed.stream.sequence.hold()
+                self._offer(followed)
+                followed.stream.open()
 
     def _tick(self) -> None:
         """Once a second, do what is due."""
         now = self._clock()
-        for followed in self._followed.values():
+        for followed in self._all():
             followed.tick(now, self._options.mend_seconds)
         self._timer = asyncio.get_running_loop().call_later(1.0, self._tick)
 
@@ -259,4 +247,5 @@ class KvKnowledge:
             self._unfollow(column)
 
     def _unfollow(self, column: int) -> None:
-        self._followed.pop(column).close()
+        for followed in self._followed.pop(column):
+            followed.close()

@@ -93,7 +93,7 @@ class NaiveIndex:
         for hash_ in removed.hashes:
             block = state.blocks.get(hash_)
             if block is not None and block.copies[removed.tier]:
-                block.copies[removed.tier] -= 1
+                block.copies[removed.tier] -= block.copies[removed.tier] if removed.whole else 1
                 if not any(block.copies):
                     self._drop(state, hash_)
 

@@ -3,11 +3,12 @@
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from epp.kvcache.assumed import Assumed, AssumedLimits
-from epp.kvcache.decoding import BatchDecoder
+from epp.kvcache.decoding import Batch, BatchDecoder
 from epp.kvcache.events import Event, Removed, Skip, Stored
 from epp.kvcache.prefix_index import BlockIndex
 from epp.prompts.namespace import namespace
@@ -33,6 +34,21 @@ class RankCounts:
     skipped: Counter[Skip] = field(default_factory=Counter)
 
 
+class EventDecoder(Protocol):
+    """Reads the batches of one rank in the form of its publisher."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block as the events say; 0 if they do not."""
+
+    @property
+    def groups(self) -> Mapping[int, bool]:
+        """Cache groups that were named, and which of them are full attention."""
+
+    def decode(self, payload: bytes) -> Batch:
+        """The usable events of a batch, and what was skipped. Never raises."""
+
+
 class Rank:
     """Feeds the index with the batches of one rank.
 
@@ -49,6 +65,7 @@ class Rank:
         on_adapter: Callable[[str], None] = lambda _name: None,
         block_size: int = 16,
         limits: AssumedLimits | None = None,
+        decoder: Callable[[], EventDecoder] = BatchDecoder,
     ) -> None:
         self._index = index
         self._on_adapter = on_adapter
@@ -57,7 +74,8 @@ class Rank:
         self._block_size = block_size
         self.assumed = Assumed(index, self.number, limits or AssumedLimits())
         self._recent: deque[tuple[Prompt, int]] = deque(maxlen=_RECENT)
-        self.decoder = BatchDecoder()
+        self._new_decoder = decoder
+        self.decoder = decoder()
         """What the batches said of block sizes and groups."""
         self._max_parked = max_parked
         self._parked: dict[int, list[Stored]] = {}
@@ -112,7 +130,7 @@ class Rank:
 
     def forget(self) -> None:
         """The rank started anew and holds nothing."""
-        self.decoder = BatchDecoder()
+        self.decoder = self._new_decoder()
         self._clear()
 
     def close(self) -> None:

@@ -60,6 +60,11 @@ class RunIndex:
         self.confirmed = 0
         """Stand-ins whose block an event has named since."""
 
+    def empty_copy(self) -> "RunIndex":
+        """An index of its own with the same bounds, holding nothing."""
+        keys = PrefixKeys(max_tokens=self._keys.max_tokens)
+        return RunIndex(keys, tier_credits=self._credits, max_blocks=self._max_blocks)
+
     def open(self, column: int) -> int:
         """A new rank behind the endpoint of `column`, holding nothing."""
         self._next_rank += 1
@@ -136,6 +141,8 @@ class RunIndex:
         layer = self._ranks[rank].layers.get(removed.tier)
         if layer is not None:
             for hash_ in removed.hashes:
+                if removed.whole:
+                    layer.copies.pop(hash_, None)
                 self._remove(layer, hash_)
 
     # What no event has said.

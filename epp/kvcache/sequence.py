@@ -148,6 +148,12 @@ class Sequence:
         if self._can_replay and not self._holding:
             self._ask(self._start())
 
+    def replaced(self) -> None:
+        """Another publisher has taken the place of the one before, and says so."""
+        self._held.clear()
+        self._newest_live = -1
+        self._forget()
+
     def mend(self) -> None:
         """Where replays without an answer left holes, start over if the publisher still has all batches."""
         if self._torn and self._asked is None:

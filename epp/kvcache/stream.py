@@ -41,6 +41,29 @@ class StreamOptions:
     topic: str = ""
 
 
+Message = tuple[bytes, int, bytes]
+"""Publisher (empty where messages do not name it), number, batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """The form of live messages."""
+
+    message: Callable[[list[bytes]], Message | None]
+    """What its frames say; None for what is no message."""
+    topic: bytes = b""
+    """Prefix of the topics; empty: as the options say."""
+
+
+def _engine_message(frames: list[bytes]) -> Message | None:
+    if len(frames) != 3 or len(frames[1]) != 8:
+        return None
+    return b"", int.from_bytes(frames[1], "big"), frames[2]
+
+
+ENGINE_WIRE = Wire(_engine_message)
+
+
 @dataclass(slots=True)
 class StreamCounts:
     """What came over the sockets."""
@@ -82,6 +105,7 @@ class Stream:
         events: str,
         replay: str | None,
         on_disconnect: Callable[[], None] = lambda: None,
+        wire: Wire = ENGINE_WIRE,
     ) -> None:
         self._rank = rank
         self._drain = drain
@@ -90,6 +114,8 @@ class Stream:
         self._events = events
         self._replay = replay
         self._on_disconnect = on_disconnect
+        self._wire = wire
+        self._publisher: bytes | None = None
         self._queue: deque[tuple[int, bytes] | _Forget | _Fill] = deque()
         self._feeding: Iterator[None] | None = None
         self._feeding_number = 0
@@ -109,7 +135,7 @@ class Stream:
         """Connect; returns at once, ZMQ keeps trying."""
         live = self._context.socket(zmq.SUB)
         live.setsockopt(zmq.RCVHWM, self._options.high_water_mark)
-        live.setsockopt(zmq.SUBSCRIBE, self._options.topic.encode())
+        live.setsockopt(zmq.SUBSCRIBE, self._wire.topic or self._options.topic.encode())
         _harden(live, self._options)
         self._live = live
         self._monitor = live.get_monitor_socket(_MONITORED)
@@ -232,12 +258,17 @@ class Stream:
             self._feeding_number, self._feeding = item[0], self._rank.feed(item[1])
 
     def _on_live(self, frames: list[bytes]) -> None:
-        if len(frames) != 3 or len(frames[1]) != 8:
+        message = self._wire.message(frames)
+        if message is None:
             self.counts.bad_frames += 1
             return
+        publisher, number, payload = message
         self.counts.messages += 1
         self.last_message_at = time.monotonic()
-        self.sequence.live(int.from_bytes(frames[1], "big"), frames[2])
+        if self._publisher not in (None, publisher):
+            self.sequence.replaced()
+        self._publisher = publisher
+        self.sequence.live(number, payload)
 
     def _read_replies(self) -> bool:
         if self._replies is None:

@@ -7,3 +7,11 @@ def namespace(adapter: str = "", salt: str = "") -> str:
     Media are not part of it: an item changes only the blocks from its own place on (`Prompt.media`).
     """
     return f"{len(adapter)}:{adapter}{salt}" if adapter or salt else ""
+
+
+def parts(namespace: str) -> tuple[str, str]:
+    """Adapter and salt of a namespace."""
+    if not namespace:
+        return "", ""
+    length, _, rest = namespace.partition(":")
+    return rest[: int(length)], rest[int(length) :]

@@ -1,6 +1,8 @@
 """Knowledge of caches follows real publishers through the faults of real networks."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
@@ -37,7 +39,7 @@ class World:
         self.pool.replace(endpoint(p, i, replay=replay) for i, p in enumerate(publishers))
 
     def cached(self) -> list[int]:
-        return self.knowledge.index.match(PROMPT).cached_tokens.tolist()
+        return self.knowledge.match(PROMPT).cached_tokens.tolist()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         await until(condition, said=self.knowledge.status)
@@ -214,6 +216,39 @@ async def test_an_endpoint_that_leaves_takes_its_blocks_along(world, publisher):
     world.pool.replace([other])
     await world.until(lambda: world.knowledge.status().ranks[0].cleared == 1)
     assert world.cached() == [0]
+
+
+async def test_an_endpoint_holds_what_its_best_rank_holds(world):
+    first, second = neighbours()
+    try:
+        first.publish(batch(stored([1], TOKENS[:4])))
+        second.publish(batch(stored([1, 2], TOKENS[:8])))
+        world.pool.replace([replace(endpoint(first, 0), event_ranks=2)])
+        ranks = [("w0", 0, 1), ("w0", 1, 2)]
+        await world.until(lambda: [(r.endpoint, r.rank, r.blocks) for r in world.knowledge.status().ranks] == ranks)
+        assert world.cached() == [8]
+        second.publish(batch(CLEARED))
+        await world.until_cached(4)
+        world.pool.replace([])
+        assert world.knowledge.status().ranks == ()
+    finally:
+        first.close()
+        second.close()
+
+
+def neighbours() -> tuple[Publisher, Publisher]:
+    """Two publishers on consecutive ports."""
+    live, replay = two_free_ports(), two_free_ports()
+    return Publisher(ports=(live, replay)), Publisher(ports=(live + 1, replay + 1))
+
+
+def two_free_ports() -> int:
+    """The first of two consecutive ports that nobody has."""
+    while True:
+        with socket.socket() as one, socket.socket() as other, contextlib.suppress(OSError, OverflowError):
+            one.bind(("127.0.0.1", 0))
+            other.bind(("127.0.0.1", one.getsockname()[1] + 1))
+            return one.getsockname()[1]
 
 
 async def test_endpoints_are_told_apart(world, publisher):

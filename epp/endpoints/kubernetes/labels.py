@@ -10,6 +10,8 @@ EVENTS_PORT = "epp.events-port"
 """Port of the first rank's KV events; the n-th rank publishes on this port plus n."""
 REPLAY_PORT = "epp.replay-port"
 """Port of the first rank's replay socket; the n-th rank's is this port plus n."""
+EVENT_RANKS = "epp.event-ranks"
+"""Ranks behind each target port that publish KV events, on its events port and the ports that follow it."""
 METRICS_PORT = "epp.metrics-port"
 BLOCK_SIZE = "epp.block-size"
 

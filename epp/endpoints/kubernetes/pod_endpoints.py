@@ -12,6 +12,7 @@ from epp.endpoints.roles import ANY_ROLE, ROLES
 from epp.settings import PodReadiness
 
 MAX_PORT = 65535
+_MAX_EVENT_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ def _endpoint(facts: "_Facts", defaults: Defaults, address: str, rank: int, port
         # vLLM gives each data-parallel rank the configured port plus the rank.
         events_port=None if events is None else events + rank,
         replay_port=None if replay is None else replay + rank,
+        event_ranks=min(facts.number(names.EVENT_RANKS, None) or 1, _MAX_EVENT_RANKS),
         metrics_port=facts.number(names.METRICS_PORT, None),
         block_size=facts.number(names.BLOCK_SIZE, None),
         instance_id=dynamo.instance_id(name) if is_dynamo else None,
