@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_doctor(commands)
     _add_tokens(commands)
     _add_snapshot(commands)
+    _add_validate(commands)
     return parser
 
 
@@ -216,6 +217,22 @@ def _add_snapshot(commands: Commands) -> None:
 
 def _snapshot(arguments: argparse.Namespace) -> int:
     from epp.readiness.snapshot.command import run
+
+    return run(arguments)
+
+
+def _add_validate(commands: Commands) -> None:
+    from epp.readiness import arguments as readiness
+
+    help_ = "is the chain from Gateway to worker whole? names the first broken link"
+    parser = command(commands, "validate", help_, readiness.VALIDATE_EXAMPLE)
+    parser.epilog = f"example:\n{readiness.VALIDATE_EXAMPLE}\n\n{readiness.VALIDATE_CODES}"
+    readiness.add_validate_arguments(parser)
+    parser.set_defaults(run=_validate)
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from epp.readiness.command import run
 
     return run(arguments)
 

@@ -15,6 +15,7 @@ from epp.conformance.checks import ALL
 from epp.conformance.lab import Described
 from epp.conformance.report.ctrf import ctrf
 from epp.conformance.report.junit import junit
+from epp.conformance.report.results import report
 from epp.conformance.report.table import show, show_checks
 from epp.conformance.run import Plan, passed, run_checks
 from epp.conformance.stream import Limits
@@ -101,12 +102,13 @@ async def _run(plan: Plan, checks: Sequence[Check]) -> list[Result]:
 
 def _report(arguments: argparse.Namespace, results: Sequence[Result]) -> None:
     target: str = arguments.target
+    made = report(target, results)
     if arguments.ctrf:
-        arguments.ctrf.write_bytes(ctrf(target, results) + b"\n")
+        arguments.ctrf.write_bytes(ctrf(made) + b"\n")
     if arguments.junit:
-        arguments.junit.write_bytes(junit(target, results))
+        arguments.junit.write_bytes(junit(made))
     if arguments.json:
-        sys.stdout.buffer.write(ctrf(target, results) + b"\n")
+        sys.stdout.buffer.write(ctrf(made) + b"\n")
     else:
         show(target, results, Console())
 

@@ -16,6 +16,7 @@ from epp.conformance.check import Result
 from epp.conformance.checks import ALL
 from epp.conformance.report.ctrf import ctrf
 from epp.conformance.report.junit import junit
+from epp.conformance.report.results import report
 from epp.conformance.report.table import show
 from epp.conformance.run import Plan, clean, run_checks
 from epp.conformance.stream import Limits
@@ -113,10 +114,10 @@ def test_what_a_target_says_is_shown_as_plain_text():
     assert "\x1b" not in screen.getvalue()
     assert "\u202e" not in screen.getvalue()
     assert "[bold]<![CDATA[&" in screen.getvalue()
-    failure = ElementTree.fromstring(junit("epp:9002", [result])).find(".//failure")
+    failure = ElementTree.fromstring(junit(report("epp:9002", [result]))).find(".//failure")
     assert failure is not None
     assert failure.get("message") == result.seen
-    assert json.loads(ctrf("epp:9002", [result]))["results"]["tests"][0]["message"] == result.seen
+    assert json.loads(ctrf(report("epp:9002", [result])))["results"]["tests"][0]["message"] == result.seen
 
 
 def test_long_texts_are_cut():

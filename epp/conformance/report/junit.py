@@ -4,45 +4,42 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from epp.conformance.check import Result
-from epp.conformance.verdict import Verdict
+from epp.conformance.report.case import Case, Report, Status
 
 
-def junit(target: str, results: Sequence[Result]) -> bytes:
-    """The report: one suite for each subject. A failed SHOULD is a failure too, with its level as the type."""
-    root = ElementTree.Element("testsuites", {"name": f"conformance of {target}", **_counts(results)})
-    for subject in dict.fromkeys(result.check.subject for result in results):
-        of_subject = [result for result in results if result.check.subject == subject]
-        started = datetime.fromtimestamp(of_subject[0].started, UTC).isoformat(timespec="seconds")
-        facts = {"name": subject, "timestamp": started, **_counts(of_subject)}
-        suite = ElementTree.SubElement(root, "testsuite", facts)
-        for result in of_subject:
-            _add(suite, result)
+def junit(report: Report) -> bytes:
+    """The report: one suite for each part. A failure's type says how binding the rule is."""
+    root = ElementTree.Element("testsuites", {"name": report.title, **_counts(report.cases)})
+    for suite in dict.fromkeys(case.suite for case in report.cases):
+        of_suite = [case for case in report.cases if case.suite == suite]
+        started = datetime.fromtimestamp(of_suite[0].started, UTC).isoformat(timespec="seconds")
+        element = ElementTree.SubElement(root, "testsuite", {"name": suite, "timestamp": started, **_counts(of_suite)})
+        for case in of_suite:
+            _add(element, case)
     ElementTree.indent(root)
     document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return document + b"\n"
 
 
-def _counts(results: Sequence[Result]) -> dict[str, str]:
-    verdicts = [result.verdict for result in results]
+def _counts(cases: Sequence[Case]) -> dict[str, str]:
+    statuses = [case.status for case in cases]
     return {
-        "tests": str(len(results)),
-        "failures": str(verdicts.count(Verdict.FAILED)),
-        "errors": str(verdicts.count(Verdict.UNDECIDED)),
-        "skipped": str(verdicts.count(Verdict.SKIPPED)),
-        "time": f"{sum(result.seconds for result in results):.3f}",
+        "tests": str(len(cases)),
+        "failures": str(statuses.count(Status.FAILED)),
+        "errors": str(statuses.count(Status.OTHER)),
+        "skipped": str(statuses.count(Status.SKIPPED)),
+        "time": f"{sum(case.seconds for case in cases):.3f}",
     }
 
 
-def _add(suite: ElementTree.Element, result: Result) -> None:
-    check = result.check
-    case = ElementTree.SubElement(
-        suite, "testcase", classname=check.subject, name=check.name, time=f"{result.seconds:.3f}"
+def _add(suite: ElementTree.Element, case: Case) -> None:
+    element = ElementTree.SubElement(
+        suite, "testcase", classname=case.suite, name=case.name, time=f"{case.seconds:.3f}"
     )
-    if result.verdict is Verdict.FAILED:
-        failure = ElementTree.SubElement(case, "failure", type=str(check.level), message=result.seen)
-        failure.text = f"rule: {check.rule}\nsource: {check.source}\nmeans: {check.breach}"
-    elif result.verdict is Verdict.UNDECIDED:
-        ElementTree.SubElement(case, "error", type=str(check.level), message=result.seen)
-    elif result.verdict is Verdict.SKIPPED:
-        ElementTree.SubElement(case, "skipped", message=result.seen)
+    if case.status is Status.FAILED:
+        failure = ElementTree.SubElement(element, "failure", type=case.kind, message=case.message)
+        failure.text = case.detail
+    elif case.status is Status.OTHER:
+        ElementTree.SubElement(element, "error", type=case.kind, message=case.message)
+    elif case.status is Status.SKIPPED:
+        ElementTree.SubElement(element, "skipped", message=case.message)

@@ -20,10 +20,10 @@ from epp.readiness.snapshot.objects import condition
     fix="install the gateway's controller, or name its class in spec.gatewayClassName",
 )
 def gateway_class(chain: Chain) -> Iterator[Problem]:
-    sections = chain.body.sections
-    gateway = chain.find(sections.gateways, "Gateways", chain.gateway_place)
+    sections, place = chain.body.sections, chain.gateway_ref
+    gateway = None if place is None else chain.find(sections.gateways, "Gateways", place)
     if gateway is None:
-        raise NotApplicableError(f"there is no Gateway {chain.gateway_ref} to have a class")
+        raise NotApplicableError(f"there is no Gateway {place or ''} to have a class")
     name = gateway.spec.gateway_class_name
     found = chain.gateway_class
     if found is None:
