@@ -56,7 +56,7 @@ BENCHMARKS = {
         "memory_entry_4m_8w",
         "memory_entry_4m_64w",
     ),
-    "tokens": ("tokens_turn30", "tokens_cold", "tokens_100kb_warm", "tokens_loop_stall", "tokens_cache_bytes"),
+    "tokens": ("tokens_turn30", "tokens_cold", "tokens_100kb_warm", "loop_stall_1mb", "tokens_cache_bytes"),
     "decision": ("decision_64", "decision_1000"),
     "idle": ("idle_100",),
     "kube": ("kube_event", "kube_list_1000", "kube_gone_delay"),

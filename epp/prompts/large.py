@@ -1,7 +1,6 @@
 """Large bodies: decoded and rendered in a process beside this one, so that they never hold the event loop."""
 
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 
@@ -9,12 +8,10 @@ from epp.prompts.apis import NotUnderstoodError, Understood
 from epp.prompts.asked import AnyPrompt, Asked, Body, StandInPrompt, TextPrompt, TokensPrompt
 from epp.prompts.common import CHARACTERS_PER_TOKEN
 from epp.prompts.model import Model, WithoutTokensError
+from epp.prompts.models import Models
 from epp.prompts.side_child import Answer, Render, StandIns, Text, Understand
 from epp.prompts.side_process import SideProcess
 from epp.prompts.template_model import TemplateModel
-
-Find: TypeAlias = Callable[[str], Model | None]
-"""The model for the name in a request."""
 
 SMALL_BYTES = 16 * 1024
 """A body of so few bytes holds too few values to matter, whatever it is."""
@@ -44,8 +41,10 @@ def is_large(body: Body, most_bytes: int) -> bool:
     return bool(quotes + np.count_nonzero(~_OF_A_WORD[behind]) > _MOST_VALUES)
 
 
-async def understand_large(path: str, content_type: str, body: Body, find: Find, process: SideProcess) -> Understood:
-    """As `understand`, with the conversation rendered already for the model that `find` gives.
+async def understand_large(
+    path: str, content_type: str, body: Body, rewrite: Callable[[str], str], models: Models, process: SideProcess
+) -> tuple[Understood, str]:
+    """As `understand`, with the conversation rendered already for the model that shall serve it; and that model.
 
     Raises NotUnderstoodError, also when it takes too long: "render_late".
     """
@@ -55,21 +54,24 @@ async def understand_large(path: str, content_type: str, body: Body, find: Find,
             if answer.refused:
                 raise NotUnderstoodError(answer.refused, answer.problem)
             asked = Asked(**answer.asked)
-            prompt, left_out = await _prompt(answer, asked.model, find, process) if answer.prompt else (None, 0)
+            serving = rewrite(asked.model)
+            prompt, left_out = await _prompt(answer, models.find(serving), process)
     except WithoutTokensError as reason:
         raise NotUnderstoodError(str(reason)) from None
     further = asked.further_tokens + left_out // CHARACTERS_PER_TOKEN
-    return Understood(answer.api, Asked(**{**answer.asked, "prompt": prompt, "further_tokens": further}))
+    asked = Asked(**{**answer.asked, "prompt": prompt, "further_tokens": further})
+    return Understood(answer.api, asked), serving
 
 
-async def _prompt(answer: Answer, model: str, find: Find, process: SideProcess) -> tuple[AnyPrompt, int]:
+async def _prompt(answer: Answer, found: Model | None, process: SideProcess) -> tuple[AnyPrompt | None, int]:
     """The prompt that the child keeps, and how many characters of it were left out. Raises WithoutTokensError."""
     seconds = process.child_seconds
+    if not answer.prompt:
+        return None, 0
     try:
         if answer.prompt == "TokensPrompt":
             _, ids = await process.ask(Text(seconds))
             return TokensPrompt(ids=np.frombuffer(ids, dtype=np.uint32)), 0
-        found = find(model)
         if found is None:
             raise WithoutTokensError("no_tokenizer")
         if answer.prompt == "ChatPrompt":

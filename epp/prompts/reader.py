@@ -115,15 +115,14 @@ class PromptReader:
         """
         start = perf_counter()
         try:
-            understood = await self._understand(path, content_type, body)
+            understood, serving = await self._understand(path, content_type, body)
         except NotUnderstoodError as reason:
             self._say_without(str(reason))
-            understood = Understood(Api.UNKNOWN, Asked())
+            understood, serving = Understood(Api.UNKNOWN, Asked()), ""
             problem = reason.problem
         else:
             problem = ""
         asked = understood.asked
-        serving = self.rewrite(asked.model)
         if tokens:
             prompt = await self._prompt(understood, body, serving)
         else:
@@ -169,14 +168,12 @@ class PromptReader:
         if self._service is not None:
             await self._service.stop()
 
-    async def _understand(self, path: str, content_type: str, body: Body) -> Understood:
-        """Raises NotUnderstoodError."""
+    async def _understand(self, path: str, content_type: str, body: Body) -> tuple[Understood, str]:
+        """What the body asks for, and the model that shall serve it. Raises NotUnderstoodError."""
         if is_large(body, self._inline_bytes):
-            return await understand_large(path, content_type, body, self._model, self._process)
-        return understand(path, content_type, body)
-
-    def _model(self, name: str) -> Model | None:
-        return self.models.find(self.rewrite(name))
+            return await understand_large(path, content_type, body, self.rewrite, self.models, self._process)
+        understood = understand(path, content_type, body)
+        return understood, self.rewrite(understood.asked.model)
 
     async def _prompt(self, understood: Understood, body: Body, model: str) -> Prompt:
         """The first prompt of the body, as `model` sees it; further ones of a batch only count as work."""
