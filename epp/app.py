@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from epp import __version__
 from epp.admin.metrics import MetricsServer
 from epp.admin.server import AdminServer
+from epp.admin.shadow_command import show
 from epp.admin.status import ProcessStatus, Status
 from epp.endpoints.discovery import Discovery
 from epp.endpoints.kubernetes.client import NoClusterError
@@ -23,6 +24,7 @@ from epp.endpoints.status import pool_status
 from epp.endpoints.suspects import Suspects
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
+from epp.extproc.spectator import Spectator
 from epp.extproc.transport.choice import transport_for
 from epp.extproc.transport.health import Health, HealthServer
 from epp.kvcache.checkpoint import checkpoint_from
@@ -33,6 +35,7 @@ from epp.peers.sharing import LoadSharing
 from epp.peers.status import PeersStatus
 from epp.prompts.reader import PromptReader
 from epp.scheduling.cache_reports import CacheReports
+from epp.scheduling.comparison import Comparison
 from epp.scheduling.config_watch import ConfigWatch
 from epp.scheduling.ejection import Ejection, EjectionRules
 from epp.scheduling.estimates import Estimates
@@ -59,7 +62,23 @@ def serve(settings: Settings) -> int:
     Raises SettingsError for settings that cannot work together.
     """
     configure_logs(settings.log_level)
-    app = App(settings)
+    return _run(App(settings))
+
+
+def shadow(settings: Settings, *, as_json: bool) -> int:
+    """Listen beside another picker until SIGTERM or SIGINT, then print the report; the exit code of `epp shadow`.
+
+    Raises SettingsError for settings that cannot work together.
+    """
+    configure_logs(settings.log_level)
+    app = App(settings, shadow=True)
+    code = _run(app)
+    if code == 0 and app.comparison is not None:
+        show(app.comparison.report(), as_json=as_json)
+    return code
+
+
+def _run(app: "App") -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(app.run())
@@ -76,8 +95,11 @@ class CouldNotStartError(Exception):
 class App:
     """All parts of one EPP process."""
 
-    def __init__(self, settings: Settings, processes: Processes | None = None) -> None:
-        """`processes` says which of several processes this one is."""
+    def __init__(self, settings: Settings, processes: Processes | None = None, *, shadow: bool = False) -> None:
+        """`processes` says which of several processes this one is.
+
+        `shadow`: listen to traffic that somebody else places, and answer nothing.
+        """
         self._settings = settings
         self._started = time.monotonic()
         self._ready = False
@@ -118,20 +140,8 @@ class App:
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.scraper.on_loss = self.suspects.suspect
         self.fidelity = Fidelity(self.pool, self.registry)
-        self.servicer = Servicer(
-            reader=self.reader,
-            scheduler=self.scheduler,
-            rules=ExchangeRules.of(settings),
-            observers=(
-                self.fidelity,
-                CacheReports(self.knowledge.reported),
-                Suspicion(self.suspects),
-                self.ejection,
-                Estimates(self.scheduler.load, self.registry),
-            ),
-            registry=self.registry,
-            explain=explain_header_from(settings, self.decisions.newest),
-        )
+        self.comparison = Comparison(self.registry) if shadow else None
+        self.servicer = self._servicer() if self.comparison is None else self._spectator(self.comparison)
         self.health = Health()
         self.transport = transport_for(settings, self.servicer.serve, health=self.health, registry=self.registry)
         self.discovery = Discovery(settings, self.pool, self.registry)
@@ -146,6 +156,31 @@ class App:
             becoming_ready.cancel()
             stop.clear()
             await self._drain(stop)
+
+    def _servicer(self) -> Servicer:
+        return Servicer(
+            reader=self.reader,
+            scheduler=self.scheduler,
+            rules=ExchangeRules.of(self._settings),
+            observers=(
+                self.fidelity,
+                CacheReports(self.knowledge.reported),
+                Suspicion(self.suspects),
+                self.ejection,
+                Estimates(self.scheduler.load, self.registry),
+            ),
+            registry=self.registry,
+            explain=explain_header_from(self._settings, self.decisions.newest),
+        )
+
+    def _spectator(self, comparison: Comparison) -> Spectator:
+        return Spectator(
+            reader=self.reader,
+            scheduler=self.scheduler,
+            comparison=comparison,
+            rules=ExchangeRules.of(self._settings),
+            observers=(self.fidelity, CacheReports(self.knowledge.reported), self.ejection),
+        )
 
     def _worker_urls(self) -> list[str]:
         """Where each worker serves its API."""
@@ -186,6 +221,7 @@ class App:
             kv=self.knowledge.status(),
             checkpoint=self.checkpoint.status() if self.checkpoint is not None else None,
             fidelity=self.fidelity.status(),
+            comparison=self.comparison.report() if self.comparison is not None else None,
             settings=_in_force(self._settings),
             peers=self.sharing.status() if self.sharing is not None else PeersStatus(),
         )

@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"epp {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_serve(commands)
+    _add_shadow(commands)
     _add_settings(commands)
     _add_simulate(commands)
     _add_conformance(commands)
@@ -81,6 +82,26 @@ def _serve(arguments: argparse.Namespace) -> int:
     from epp.settings import load_settings
 
     return serve(load_settings(with_flags(arguments, os.environ)))
+
+
+def _add_shadow(commands: Commands) -> None:
+    from epp.admin import arguments as admin
+
+    help_ = "listen beside somebody else's picker and tell what this one would have been worth; same settings as serve"
+    parser = command(commands, "shadow", help_, admin.SHADOW_EXAMPLE)
+    admin.add_shadow_arguments(parser)
+    parser.set_defaults(run=_shadow)
+
+
+def _shadow(arguments: argparse.Namespace) -> int:
+    if arguments.report:
+        from epp.admin.shadow_command import report
+
+        return report(arguments)
+    from epp.app import shadow
+    from epp.settings import load_settings
+
+    return shadow(load_settings(), as_json=arguments.json)
 
 
 def _add_settings(commands: Commands) -> None:

@@ -28,45 +28,49 @@ from epp._pb import processing_mode_pb2 as epp_dot___pb_dot_processing__mode__pb
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n epp/_pb/external_processor.proto\x12\x19\x65nvoy.service.ext_proc.v3\x1a\x12\x65pp/_pb/base.proto\x1a\x19\x65pp/_pb/http_status.proto\x1a\x1d\x65pp/_pb/processing_mode.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xe1\x02\n\x15ProtocolConfiguration\x12r\n\x11request_body_mode\x18\x01 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendModeR\x0frequestBodyMode\x12t\n\x12response_body_mode\x18\x02 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendModeR\x10responseBodyMode\x12^\n-send_body_without_waiting_for_header_response\x18\x03 \x01(\x08R\'sendBodyWithoutWaitingForHeaderResponse\"\xe5\x05\n\x11ProcessingRequest\x12Q\n\x0frequest_headers\x18\x02 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00R\x0erequestHeaders\x12S\n\x10response_headers\x18\x03 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00R\x0fresponseHeaders\x12H\n\x0crequest_body\x18\x04 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00R\x0brequestBody\x12J\n\rresponse_body\x18\x05 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00R\x0cresponseBody\x12T\n\x10request_trailers\x18\x06 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00R\x0frequestTrailers\x12V\n\x11response_trailers\x18\x07 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00R\x10responseTrailers\x12I\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1e.envoy.config.core.v3.MetadataR\x0fmetadataContext\x12-\n\x12observability_mode\x18\n \x01(\x08R\x11observabilityMode\x12Y\n\x0fprotocol_config\x18\x0b \x01(\x0b\x32\x30.envoy.service.ext_proc.v3.ProtocolConfigurationR\x0eprotocolConfigB\t\n\x07requestJ\x04\x08\x01\x10\x02\"\xa7\x06\n\x12ProcessingResponse\x12U\n\x0frequest_headers\x18\x01 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00R\x0erequestHeaders\x12W\n\x10response_headers\x18\x02 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00R\x0fresponseHeaders\x12L\n\x0crequest_body\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00R\x0brequestBody\x12N\n\rresponse_body\x18\x04 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00R\x0cresponseBody\x12X\n\x10request_trailers\x18\x05 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00R\x0frequestTrailers\x12Z\n\x11response_trailers\x18\x06 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00R\x10responseTrailers\x12]\n\x12immediate_response\x18\x07 \x01(\x0b\x32,.envoy.service.ext_proc.v3.ImmediateResponseH\x00R\x11immediateResponse\x12\x42\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.StructR\x0f\x64ynamicMetadata\x12^\n\rmode_override\x18\t \x01(\x0b\x32\x39.envoy.extensions.filters.http.ext_proc.v3.ProcessingModeR\x0cmodeOverrideB\n\n\x08response\"l\n\x0bHttpHeaders\x12\x39\n\x07headers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMapR\x07headers\x12\"\n\rend_of_stream\x18\x03 \x01(\x08R\x0b\x65ndOfStream\"B\n\x08HttpBody\x12\x12\n\x04\x62ody\x18\x01 \x01(\x0cR\x04\x62ody\x12\"\n\rend_of_stream\x18\x02 \x01(\x08R\x0b\x65ndOfStream\"K\n\x0cHttpTrailers\x12;\n\x08trailers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMapR\x08trailers\"X\n\x0fHeadersResponse\x12\x45\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponseR\x08response\"U\n\x0c\x42odyResponse\x12\x45\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponseR\x08response\"f\n\x10TrailersResponse\x12R\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutationR\x0eheaderMutation\"\xea\x02\n\x0e\x43ommonResponse\x12P\n\x06status\x18\x01 \x01(\x0e\x32\x38.envoy.service.ext_proc.v3.CommonResponse.ResponseStatusR\x06status\x12R\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutationR\x0eheaderMutation\x12L\n\rbody_mutation\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyMutationR\x0c\x62odyMutation\x12*\n\x11\x63lear_route_cache\x18\x05 \x01(\x08R\x0f\x63learRouteCache\"8\n\x0eResponseStatus\x12\x0c\n\x08\x43ONTINUE\x10\x00\x12\x18\n\x14\x43ONTINUE_AND_REPLACE\x10\x01\"\x81\x02\n\x11ImmediateResponse\x12\x31\n\x06status\x18\x01 \x01(\x0b\x32\x19.envoy.type.v3.HttpStatusR\x06status\x12\x43\n\x07headers\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutationR\x07headers\x12\x12\n\x04\x62ody\x18\x03 \x01(\x0cR\x04\x62ody\x12\x46\n\x0bgrpc_status\x18\x04 \x01(\x0b\x32%.envoy.service.ext_proc.v3.GrpcStatusR\ngrpcStatus\x12\x18\n\x07\x64\x65tails\x18\x05 \x01(\tR\x07\x64\x65tails\"$\n\nGrpcStatus\x12\x16\n\x06status\x18\x01 \x01(\rR\x06status\"\x81\x01\n\x0eHeaderMutation\x12H\n\x0bset_headers\x18\x01 \x03(\x0b\x32\'.envoy.config.core.v3.HeaderValueOptionR\nsetHeaders\x12%\n\x0eremove_headers\x18\x02 \x03(\tR\rremoveHeaders\"\xb1\x01\n\x0c\x42odyMutation\x12\x14\n\x04\x62ody\x18\x01 \x01(\x0cH\x00R\x04\x62ody\x12\x1f\n\nclear_body\x18\x02 \x01(\x08H\x00R\tclearBody\x12^\n\x11streamed_response\x18\x03 \x01(\x0b\x32/.envoy.service.ext_proc.v3.StreamedBodyResponseH\x00R\x10streamedResponseB\n\n\x08mutation\"N\n\x14StreamedBodyResponse\x12\x12\n\x04\x62ody\x18\x01 \x01(\x0cR\x04\x62ody\x12\"\n\rend_of_stream\x18\x02 \x01(\x08R\x0b\x65ndOfStream2\x7f\n\x11\x45xternalProcessor\x12j\n\x07Process\x12,.envoy.service.ext_proc.v3.ProcessingRequest\x1a-.envoy.service.ext_proc.v3.ProcessingResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n epp/_pb/external_processor.proto\x12\x19\x65nvoy.service.ext_proc.v3\x1a\x12\x65pp/_pb/base.proto\x1a\x19\x65pp/_pb/http_status.proto\x1a\x1d\x65pp/_pb/processing_mode.proto\x1a\x1cgoogle/protobuf/struct.proto\"\xe1\x02\n\x15ProtocolConfiguration\x12r\n\x11request_body_mode\x18\x01 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendModeR\x0frequestBodyMode\x12t\n\x12response_body_mode\x18\x02 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendModeR\x10responseBodyMode\x12^\n-send_body_without_waiting_for_header_response\x18\x03 \x01(\x08R\'sendBodyWithoutWaitingForHeaderResponse\"\x9b\x07\n\x11ProcessingRequest\x12Q\n\x0frequest_headers\x18\x02 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00R\x0erequestHeaders\x12S\n\x10response_headers\x18\x03 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00R\x0fresponseHeaders\x12H\n\x0crequest_body\x18\x04 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00R\x0brequestBody\x12J\n\rresponse_body\x18\x05 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00R\x0cresponseBody\x12T\n\x10request_trailers\x18\x06 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00R\x0frequestTrailers\x12V\n\x11response_trailers\x18\x07 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00R\x10responseTrailers\x12I\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1e.envoy.config.core.v3.MetadataR\x0fmetadataContext\x12\\\n\nattributes\x18\t \x03(\x0b\x32<.envoy.service.ext_proc.v3.ProcessingRequest.AttributesEntryR\nattributes\x12-\n\x12observability_mode\x18\n \x01(\x08R\x11observabilityMode\x12Y\n\x0fprotocol_config\x18\x0b \x01(\x0b\x32\x30.envoy.service.ext_proc.v3.ProtocolConfigurationR\x0eprotocolConfig\x1aV\n\x0f\x41ttributesEntry\x12\x10\n\x03key\x18\x01 \x01(\tR\x03key\x12-\n\x05value\x18\x02 \x01(\x0b\x32\x17.google.protobuf.StructR\x05value:\x02\x38\x01\x42\t\n\x07requestJ\x04\x08\x01\x10\x02\"\xa7\x06\n\x12ProcessingResponse\x12U\n\x0frequest_headers\x18\x01 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00R\x0erequestHeaders\x12W\n\x10response_headers\x18\x02 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00R\x0fresponseHeaders\x12L\n\x0crequest_body\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00R\x0brequestBody\x12N\n\rresponse_body\x18\x04 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00R\x0cresponseBody\x12X\n\x10request_trailers\x18\x05 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00R\x0frequestTrailers\x12Z\n\x11response_trailers\x18\x06 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00R\x10responseTrailers\x12]\n\x12immediate_response\x18\x07 \x01(\x0b\x32,.envoy.service.ext_proc.v3.ImmediateResponseH\x00R\x11immediateResponse\x12\x42\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.StructR\x0f\x64ynamicMetadata\x12^\n\rmode_override\x18\t \x01(\x0b\x32\x39.envoy.extensions.filters.http.ext_proc.v3.ProcessingModeR\x0cmodeOverrideB\n\n\x08response\"l\n\x0bHttpHeaders\x12\x39\n\x07headers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMapR\x07headers\x12\"\n\rend_of_stream\x18\x03 \x01(\x08R\x0b\x65ndOfStream\"B\n\x08HttpBody\x12\x12\n\x04\x62ody\x18\x01 \x01(\x0cR\x04\x62ody\x12\"\n\rend_of_stream\x18\x02 \x01(\x08R\x0b\x65ndOfStream\"K\n\x0cHttpTrailers\x12;\n\x08trailers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMapR\x08trailers\"X\n\x0fHeadersResponse\x12\x45\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponseR\x08response\"U\n\x0c\x42odyResponse\x12\x45\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponseR\x08response\"f\n\x10TrailersResponse\x12R\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutationR\x0eheaderMutation\"\xea\x02\n\x0e\x43ommonResponse\x12P\n\x06status\x18\x01 \x01(\x0e\x32\x38.envoy.service.ext_proc.v3.CommonResponse.ResponseStatusR\x06status\x12R\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutationR\x0eheaderMutation\x12L\n\rbody_mutation\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyMutationR\x0c\x62odyMutation\x12*\n\x11\x63lear_route_cache\x18\x05 \x01(\x08R\x0f\x63learRouteCache\"8\n\x0eResponseStatus\x12\x0c\n\x08\x43ONTINUE\x10\x00\x12\x18\n\x14\x43ONTINUE_AND_REPLACE\x10\x01\"\x81\x02\n\x11ImmediateResponse\x12\x31\n\x06status\x18\x01 \x01(\x0b\x32\x19.envoy.type.v3.HttpStatusR\x06status\x12\x43\n\x07headers\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutationR\x07headers\x12\x12\n\x04\x62ody\x18\x03 \x01(\x0cR\x04\x62ody\x12\x46\n\x0bgrpc_status\x18\x04 \x01(\x0b\x32%.envoy.service.ext_proc.v3.GrpcStatusR\ngrpcStatus\x12\x18\n\x07\x64\x65tails\x18\x05 \x01(\tR\x07\x64\x65tails\"$\n\nGrpcStatus\x12\x16\n\x06status\x18\x01 \x01(\rR\x06status\"\x81\x01\n\x0eHeaderMutation\x12H\n\x0bset_headers\x18\x01 \x03(\x0b\x32\'.envoy.config.core.v3.HeaderValueOptionR\nsetHeaders\x12%\n\x0eremove_headers\x18\x02 \x03(\tR\rremoveHeaders\"\xb1\x01\n\x0c\x42odyMutation\x12\x14\n\x04\x62ody\x18\x01 \x01(\x0cH\x00R\x04\x62ody\x12\x1f\n\nclear_body\x18\x02 \x01(\x08H\x00R\tclearBody\x12^\n\x11streamed_response\x18\x03 \x01(\x0b\x32/.envoy.service.ext_proc.v3.StreamedBodyResponseH\x00R\x10streamedResponseB\n\n\x08mutation\"N\n\x14StreamedBodyResponse\x12\x12\n\x04\x62ody\x18\x01 \x01(\x0cR\x04\x62ody\x12\"\n\rend_of_stream\x18\x02 \x01(\x08R\x0b\x65ndOfStream2\x7f\n\x11\x45xternalProcessor\x12j\n\x07Process\x12,.envoy.service.ext_proc.v3.ProcessingRequest\x1a-.envoy.service.ext_proc.v3.ProcessingResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'epp._pb.external_processor_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._loaded_options = None
+  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_options = b'8\001'
   _globals['_PROTOCOLCONFIGURATION']._serialized_start=172
   _globals['_PROTOCOLCONFIGURATION']._serialized_end=525
   _globals['_PROCESSINGREQUEST']._serialized_start=528
-  _globals['_PROCESSINGREQUEST']._serialized_end=1269
-  _globals['_PROCESSINGRESPONSE']._serialized_start=1272
-  _globals['_PROCESSINGRESPONSE']._serialized_end=2079
-  _globals['_HTTPHEADERS']._serialized_start=2081
-  _globals['_HTTPHEADERS']._serialized_end=2189
-  _globals['_HTTPBODY']._serialized_start=2191
-  _globals['_HTTPBODY']._serialized_end=2257
-  _globals['_HTTPTRAILERS']._serialized_start=2259
-  _globals['_HTTPTRAILERS']._serialized_end=2334
-  _globals['_HEADERSRESPONSE']._serialized_start=2336
-  _globals['_HEADERSRESPONSE']._serialized_end=2424
-  _globals['_BODYRESPONSE']._serialized_start=2426
-  _globals['_BODYRESPONSE']._serialized_end=2511
-  _globals['_TRAILERSRESPONSE']._serialized_start=2513
-  _globals['_TRAILERSRESPONSE']._serialized_end=2615
-  _globals['_COMMONRESPONSE']._serialized_start=2618
-  _globals['_COMMONRESPONSE']._serialized_end=2980
-  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_start=2924
-  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_end=2980
-  _globals['_IMMEDIATERESPONSE']._serialized_start=2983
-  _globals['_IMMEDIATERESPONSE']._serialized_end=3240
-  _globals['_GRPCSTATUS']._serialized_start=3242
-  _globals['_GRPCSTATUS']._serialized_end=3278
-  _globals['_HEADERMUTATION']._serialized_start=3281
-  _globals['_HEADERMUTATION']._serialized_end=3410
-  _globals['_BODYMUTATION']._serialized_start=3413
-  _globals['_BODYMUTATION']._serialized_end=3590
-  _globals['_STREAMEDBODYRESPONSE']._serialized_start=3592
-  _globals['_STREAMEDBODYRESPONSE']._serialized_end=3670
-  _globals['_EXTERNALPROCESSOR']._serialized_start=3672
-  _globals['_EXTERNALPROCESSOR']._serialized_end=3799
+  _globals['_PROCESSINGREQUEST']._serialized_end=1451
+  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_start=1348
+  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_end=1434
+  _globals['_PROCESSINGRESPONSE']._serialized_start=1454
+  _globals['_PROCESSINGRESPONSE']._serialized_end=2261
+  _globals['_HTTPHEADERS']._serialized_start=2263
+  _globals['_HTTPHEADERS']._serialized_end=2371
+  _globals['_HTTPBODY']._serialized_start=2373
+  _globals['_HTTPBODY']._serialized_end=2439
+  _globals['_HTTPTRAILERS']._serialized_start=2441
+  _globals['_HTTPTRAILERS']._serialized_end=2516
+  _globals['_HEADERSRESPONSE']._serialized_start=2518
+  _globals['_HEADERSRESPONSE']._serialized_end=2606
+  _globals['_BODYRESPONSE']._serialized_start=2608
+  _globals['_BODYRESPONSE']._serialized_end=2693
+  _globals['_TRAILERSRESPONSE']._serialized_start=2695
+  _globals['_TRAILERSRESPONSE']._serialized_end=2797
+  _globals['_COMMONRESPONSE']._serialized_start=2800
+  _globals['_COMMONRESPONSE']._serialized_end=3162
+  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_start=3106
+  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_end=3162
+  _globals['_IMMEDIATERESPONSE']._serialized_start=3165
+  _globals['_IMMEDIATERESPONSE']._serialized_end=3422
+  _globals['_GRPCSTATUS']._serialized_start=3424
+  _globals['_GRPCSTATUS']._serialized_end=3460
+  _globals['_HEADERMUTATION']._serialized_start=3463
+  _globals['_HEADERMUTATION']._serialized_end=3592
+  _globals['_BODYMUTATION']._serialized_start=3595
+  _globals['_BODYMUTATION']._serialized_end=3772
+  _globals['_STREAMEDBODYRESPONSE']._serialized_start=3774
+  _globals['_STREAMEDBODYRESPONSE']._serialized_end=3852
+  _globals['_EXTERNALPROCESSOR']._serialized_start=3854
+  _globals['_EXTERNALPROCESSOR']._serialized_end=3981
 # @@protoc_insertion_point(module_scope)

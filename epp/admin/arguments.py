@@ -8,6 +8,19 @@ EXPLAIN_EXAMPLE = "  epp explain --last 3\n  epp explain --request-id 4711 --pol
 DOCTOR_EXAMPLE = "  kubectl exec deploy/epp -- epp doctor"
 
 
+SHADOW_EXAMPLE = (
+    "  EPP_ENDPOINTS_FILE=endpoints.yaml epp shadow     (SIGTERM or Ctrl-C ends it and prints the report)\n"
+    "  epp shadow --report"
+)
+
+
+def add_shadow_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `epp shadow`."""
+    parser.add_argument("--report", action="store_true", help="ask a running `epp shadow` what it has found so far")
+    parser.add_argument("--url", default="http://127.0.0.1:9091", help="its admin port (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
 def add_status_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `epp status`."""
     parser.add_argument("--url", default="http://127.0.0.1:9091", help="admin port of the EPP (default: %(default)s)")

@@ -15,6 +15,7 @@ from epp.kvcache.checkpoint import CheckpointStatus
 from epp.kvcache.status import KvStatus
 from epp.peers.status import PeersStatus
 from epp.prompts.reader import PromptsStatus
+from epp.scheduling.comparison import ComparisonReport
 from epp.scheduling.ejection import EjectionStatus
 from epp.scheduling.fidelity import FidelityStatus
 
@@ -49,6 +50,8 @@ class Status:
     carrier: CarrierStatus = field(default_factory=lambda: CarrierStatus(name="grpcio"))
     ejection: EjectionStatus = field(default_factory=EjectionStatus)
     engine_metrics: MetricsStatus = field(default_factory=MetricsStatus)
+    comparison: ComparisonReport | None = None
+    """What `epp shadow` found; None: this is an `epp serve`."""
     fidelity: FidelityStatus = field(default_factory=FidelityStatus)
     peers: PeersStatus = field(default_factory=PeersStatus)
 

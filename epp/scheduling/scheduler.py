@@ -56,6 +56,13 @@ class Pick(msgspec.Struct, frozen=True):
     reservation: Reservation
 
 
+class Look(msgspec.Struct, frozen=True):
+    """What a decision sees and would choose, with nothing reserved."""
+
+    candidates: Candidates
+    choice: Choice
+
+
 class _Prefill(msgspec.Struct, frozen=True):
     candidates: Candidates
     choice: Choice
@@ -203,6 +210,28 @@ class Scheduler:
             candidates = self._candidates(request, snapshot, [position], no_header)
             work = _work(request, candidates, 0, shown=pick.reservation.work.shown)
             pick.reservation.move(int(candidates.columns[0]), work)
+
+    def look(self, request: Request, *, subset: Collection[str] | None = None, header: Header = no_header) -> Look:
+        """What would be picked among those that decode, if it were ours to pick. Raises NoEndpointError."""
+        snapshot = self._pool.snapshot()
+        positions = self._eligible.decode(snapshot, subset, ())
+        if not len(positions):
+            raise NoEndpointError("no ready endpoint that decodes")
+        candidates = self._candidates(request, snapshot, positions, header)
+        return Look(candidates, self.policy.pick(request, candidates))
+
+    def follow(self, request: Request, look: Look, served: HostPort) -> Pick | None:
+        """Reserve the load on the endpoint to which somebody else sent the request; None when it is not in the pool."""
+        snapshot, candidates = self._pool.snapshot(), look.candidates
+        position = snapshot.position.get(served)
+        if position is None:
+            return None
+        endpoint = snapshot.endpoints[position]
+        at = next((i for i, each in enumerate(candidates.endpoints) if each is endpoint), None)
+        if at is None:
+            at, candidates = 0, self._candidates(request, snapshot, [position], no_header)
+        choice = Choice(at, np.zeros(len(candidates)), "somebody else's pick")
+        return self._reserved(request, snapshot, candidates, choice, None, shown=True)
 
     def _join(self, column: int, endpoint: Endpoint) -> None:
         self._metrics.join(column, endpoint)

@@ -50,6 +50,10 @@ class EnvoyConfig:
     message_timeout_seconds: float = 5.0
     observability: bool = False
     """Envoy's observability_mode: the picker sees the traffic and its answers are ignored."""
+    shadow_port: int | None = None
+    """Port of a second ext_proc server, behind the picker, that only watches (observability_mode)."""
+    shadow_body: BodyMode = BodyMode.STREAMED
+    """What it is shown of both bodies."""
     direct_answer: str | None = None
     """Adds a listener that answers every request with this text, as the cheapest possible worker."""
     concurrency: int = 1
@@ -160,12 +164,16 @@ def _admin(port: int, path: str) -> str:
 def bootstrap_config(config: EnvoyConfig, nonce: str) -> Json:
     """The whole bootstrap, in Envoy's JSON form."""
     filters = [] if config.picker_port is None else [_ext_proc(config)]
+    if config.shadow_port is not None:
+        filters.append(_shadow(config))
     listeners = [_listener("proxy", filters, {"cluster": "workers", "timeout": "0s"}, nonce)]
     clusters = [_workers(config)]
     if config.direct_answer is not None:
         listeners.append(_listener("answer", [], None, nonce, config.direct_answer))
     if config.picker_port is not None:
-        clusters.append(_picker(config.picker_port))
+        clusters.append(_picker("picker", config.picker_port))
+    if config.shadow_port is not None:
+        clusters.append(_picker("shadow", config.shadow_port))
     if config.buffer_bytes is not None:
         for holder in (*listeners, *clusters):
             holder["per_connection_buffer_limit_bytes"] = config.buffer_bytes
@@ -242,6 +250,28 @@ def _ext_proc(config: EnvoyConfig) -> Json:
     }
 
 
+def _shadow(config: EnvoyConfig) -> Json:
+    mode = config.shadow_body.upper()
+    return {
+        "name": "shadow",
+        "typed_config": {
+            "@type": _type("http.ext_proc.v3.ExternalProcessor"),
+            "grpc_service": {"envoy_grpc": {"cluster_name": "shadow"}},
+            "failure_mode_allow": True,
+            "observability_mode": True,
+            "processing_mode": {
+                "request_header_mode": "SEND",
+                "request_body_mode": mode,
+                "request_trailer_mode": "SEND",
+                "response_header_mode": "SEND",
+                "response_body_mode": mode,
+                "response_trailer_mode": "SEND",
+            },
+            "response_attributes": ["upstream.address"],
+        },
+    }
+
+
 def _workers(config: EnvoyConfig) -> Json:
     protocol: Json = {"use_downstream_protocol_config": {"http2_protocol_options": {}}}
     return {
@@ -255,15 +285,15 @@ def _workers(config: EnvoyConfig) -> Json:
     }
 
 
-def _picker(port: int) -> Json:
+def _picker(name: str, port: int) -> Json:
     address = {"endpoint": {"address": _loopback(port)}}
     return {
-        "name": "picker",
+        "name": name,
         "type": "STATIC",
         "connect_timeout": "2s",
         "circuit_breakers": _no_breakers(),
         **_http_options({"explicit_http_config": {"http2_protocol_options": {}}}),
-        "load_assignment": {"cluster_name": "picker", "endpoints": [{"lb_endpoints": [address]}]},
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [address]}]},
     }
 
 

@@ -73,18 +73,22 @@ def running_workers(arguments: Mapping[str, Sequence[str]], folder: Path) -> Ite
 
 
 @contextlib.contextmanager
-def running_picker(settings: Mapping[str, str], folder: Path, *, stop_seconds: float = 10.0) -> Iterator[Picker]:
-    """Run `epp serve` with those EPP_* settings and no others, on free loopback ports; its log goes to `folder`.
+def running_picker(
+    settings: Mapping[str, str], folder: Path, *, stop_seconds: float = 10.0, command: str = "serve"
+) -> Iterator[Picker]:
+    """Run `epp serve`, or a command like it, with those EPP_* settings and no others, on free loopback ports.
+
+    Its log goes to `folder`.
 
     Raises ProcessError when it does not get ready.
     """
-    log = folder / "epp.log"
+    log = folder / ("epp.log" if command == "serve" else f"{command}.log")
     log.unlink(missing_ok=True)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     ports = {f"{PREFIX}{name}_PORT": "0" for name in ("GRPC", "HEALTH", "METRICS", "ADMIN")}
     plain = {f"{PREFIX}HOST": "127.0.0.1", f"{PREFIX}SECURE_SERVING": "false"}
     environ = {**inherited, **ports, **plain, **settings}
-    process = start_child([*_EPP, "serve"], log=log, environ=environ)
+    process = start_child([*_EPP, command], log=log, environ=environ)
     try:
         listening = json.loads(await_line(process, log, '"event": "listening"'))
         await_line(process, log, '"event": "ready"')
