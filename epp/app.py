@@ -140,6 +140,7 @@ class App:
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.scraper.on_loss = self.suspects.suspect
         self.fidelity = Fidelity(self.pool, self.registry)
+        self.estimates = Estimates(self.scheduler.load, self.registry)
         self.comparison = Comparison(self.registry) if shadow else None
         self.servicer = self._servicer() if self.comparison is None else self._spectator(self.comparison)
         self.health = Health()
@@ -167,7 +168,7 @@ class App:
                 CacheReports(self.knowledge.reported),
                 Suspicion(self.suspects),
                 self.ejection,
-                Estimates(self.scheduler.load, self.registry),
+                self.estimates,
             ),
             registry=self.registry,
             explain=explain_header_from(self._settings, self.decisions.newest),
@@ -216,6 +217,7 @@ class App:
             suspects=self.suspects.status(),
             ejection=self.ejection.status(),
             exchanges=self.servicer.status(),
+            load=self.estimates.status(),
             carrier=self.transport.status(),
             prompts=self.reader.status(),
             kv=self.knowledge.status(),

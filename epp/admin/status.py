@@ -18,6 +18,7 @@ from epp.prompts.reader import PromptsStatus
 from epp.scheduling.comparison import ComparisonReport
 from epp.scheduling.ejection import EjectionStatus
 from epp.scheduling.fidelity import FidelityStatus
+from epp.scheduling.load import LoadStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Status:
     checkpoint: CheckpointStatus | None = None
     """None: EPP_CHECKPOINT_DIR is not set."""
     carrier: CarrierStatus = field(default_factory=lambda: CarrierStatus(name="grpcio"))
+    load: LoadStatus = field(default_factory=LoadStatus)
     ejection: EjectionStatus = field(default_factory=EjectionStatus)
     engine_metrics: MetricsStatus = field(default_factory=MetricsStatus)
     comparison: ComparisonReport | None = None

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Gauge
 
 from epp.prompts.prompt import Request
-from epp.scheduling.load import Load, Reservation, Work
+from epp.scheduling.load import Load, LoadStatus, Reservation, Work
 from epp.scheduling.outcome import Ending, Outcome
 
 _MAX_KEPT = 10_000
@@ -48,6 +48,16 @@ class Estimates:
             self._gauge.set(self.count)
             later = self._later or asyncio.get_running_loop().call_later
             later(expected_seconds(outcome.request, work), lambda: self._expire(estimate))
+
+    def status(self) -> LoadStatus:
+        """What counts as load now."""
+        load = self._load
+        return LoadStatus(
+            reservations=load.live - self.count,
+            estimates=self.count,
+            prefill_tokens=int(load.prefill_tokens.sum()),
+            decode_tokens=int(load.decode_tokens.sum()),
+        )
 
     def _expire(self, estimate: Reservation) -> None:
         estimate.release()

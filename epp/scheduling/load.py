@@ -42,6 +42,21 @@ class Prefill:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStatus:
+    """The section of `/status` on the load that picks have put on endpoints."""
+
+    reservations: int = 0
+    """Made and not yet released, also on endpoints that have left: never more than streams are open, except where
+    prefill is reserved apart or other replicas tell of theirs."""
+    estimates: int = 0
+    """Requests whose end no gateway shows, counted until their expected end."""
+    prefill_tokens: int = 0
+    """Promised to the pool's endpoints and not yet known to be done."""
+    decode_tokens: int = 0
+    """Context of the requests that decode on the pool's endpoints."""
+
+
 class LoadListener(Protocol):
     """Hears what becomes of the reservations of our own picks; other replicas mirror them."""
 
@@ -73,6 +88,8 @@ class Load:
         self._clock = clock
         self._on_prefill = on_prefill
         self.listener: LoadListener | None = None
+        self.live = 0
+        """Reservations made and not yet released, whatever became of their endpoints."""
         self._queues: list[_Queue] = []
         self.in_flight: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.prefill_tokens: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -120,6 +137,7 @@ class Load:
     def mirror(self, column: int, work: Work, *, prefill: "Reservation | None" = None) -> "Reservation":
         """Count a request that another replica sent to `column`; nobody hears of it, as its owner tells of it."""
         reservation = Reservation(self, work, prefill)
+        self.live += 1
         if prefill is not None:
             prefill.only_prefill = True
         self._enter(reservation, column)
@@ -312,6 +330,7 @@ class Reservation:
             self.prefill.release()
         if not self._released:
             self._load._exit(self)
+            self._load.live -= 1
             self._released = True
             if self.number and self._load.listener is not None:
                 self._load.listener.released(self)

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from epp.endpoints.endpoint import Endpoint
 from epp.prompts.prompt import Request
 from epp.scheduling.estimates import Estimates
-from epp.scheduling.load import Load, Work
+from epp.scheduling.load import Load, LoadStatus, Work
 from epp.scheduling.outcome import Ending, Outcome
 from epp.scheduling.scheduler import Decision, Pick
 
@@ -56,3 +56,15 @@ def test_an_endpoint_that_left_gets_no_estimate() -> None:
     pick = Pick(Decision(endpoint=WORKER), reservation)
     world.estimates.ended(Outcome(request=Request(), ending=Ending.UNSEEN, pick=pick))
     assert world.load.in_flight.tolist() == [0]
+
+
+def test_status_tells_reservations_and_estimates_apart():
+    world = World()
+    kept = world.load.reserve(0, Work(prefill_tokens=7, context_tokens=9))
+    world.end(Ending.UNSEEN)
+    assert world.estimates.status() == LoadStatus(reservations=1, estimates=1, prefill_tokens=107)
+    kept.first_token()
+    assert world.estimates.status() == LoadStatus(reservations=1, estimates=1, prefill_tokens=100, decode_tokens=9)
+    kept.release()
+    world.timers[0][1]()
+    assert world.estimates.status() == LoadStatus()

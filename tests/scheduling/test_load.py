@@ -116,12 +116,14 @@ def test_the_end_of_a_former_incarnation_leaves_the_new_one_untouched():
     pool.replace([])
     pool.replace([endpoint(0, uid="b")])
     new = load.reserve(0, work())
+    assert load.live == 2
     old.first_token()
     old.progress(5)
     old.release()
     assert (load.in_flight[0], load.prefill_tokens[0], load.decode_tokens[0]) == (1, 1000, 0)
     new.release()
-    assert load.in_flight[0] == 0
+    new.release()
+    assert (load.in_flight[0], load.live) == (0, 0)
 
 
 def test_no_time_without_a_message_ends_a_reservation(one: One):

@@ -44,6 +44,7 @@ class Report:
     results: dict[str, int]
     open_streams: int
     buffered_bytes: int
+    reservations: int
     resets: int
     """Streams that Envoy reset after the warm-up."""
     grown_bytes: int
@@ -53,7 +54,7 @@ class Report:
     def faults(self) -> list[str]:
         """What must not be."""
         found = [name for name in self.results if name == "changed" or name.startswith("lost")]
-        if self.open_streams or self.buffered_bytes:
+        if self.open_streams or self.buffered_bytes or self.reservations:
             found.append("something stayed")
         measured = self.results.get("complete", 0) * (1 - WARM_UP)
         if self.grown_bytes > ALLOCATOR_NOISE + PER_REQUEST * measured + PER_RESET * self.resets:
@@ -92,35 +93,36 @@ async def _soak(requests: int, settings: dict[str, str]) -> Report:
 async def _measured(requests: int, traffic: Traffic, picker: Picker, envoys: list[Envoy]) -> Report:
     begin = time.monotonic()
     await traffic.run(round(requests * WARM_UP))
-    exchanges = await _settled(picker)
+    await _settled(picker)
     before, resets = _rss(picker), _resets(envoys)
     await traffic.run(requests - round(requests * WARM_UP))
-    exchanges = await _settled(picker)
+    status = await _settled(picker)
     return Report(
         requests=requests,
         seconds=round(time.monotonic() - begin, 1),
         results=dict(traffic.results),
-        open_streams=exchanges["open"],
-        buffered_bytes=exchanges["buffered_bytes"],
+        open_streams=status["exchanges"]["open"],
+        buffered_bytes=status["exchanges"]["buffered_bytes"],
+        reservations=status["load"]["reservations"],
         resets=_resets(envoys) - resets,
         grown_bytes=_rss(picker) - before,
     )
 
 
-async def _settled(picker: Picker) -> dict[str, int]:
-    """The picker's exchanges once they are over, or after ten seconds."""
+async def _settled(picker: Picker) -> dict[str, dict[str, int]]:
+    """The picker's status once all exchanges are over, or after ten seconds."""
     for _ in range(100):
-        exchanges = await asyncio.to_thread(_exchanges, picker)
-        if not exchanges["open"]:
+        status = await asyncio.to_thread(_status, picker)
+        if not status["exchanges"]["open"]:
             break
         await asyncio.sleep(0.1)
-    return exchanges
+    return status
 
 
-def _exchanges(picker: Picker) -> dict[str, int]:
+def _status(picker: Picker) -> dict[str, dict[str, int]]:
     with urllib.request.urlopen(f"http://127.0.0.1:{picker.admin_port}/status", timeout=10) as response:
-        section: dict[str, int] = json.load(response)["exchanges"]
-    return section
+        status: dict[str, dict[str, int]] = json.load(response)
+    return status
 
 
 def _rss(picker: Picker) -> int:
