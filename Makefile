@@ -34,8 +34,8 @@ demo: setup envoy ## run the whole chain on this machine, three policies side by
 bench: setup envoy ## run the benchmarks: JSON lines on stdout, a table on stderr (ONLY=name)
 	@$(RUN)python -m benchmarks $(ONLY)
 
-soak: setup envoy ## many requests through Envoy with clients that leave (REQUESTS=100000)
-	@$(RUN)python -m tests.soak --requests $(or $(REQUESTS),100000) $(ARGS)
+soak: setup envoy ## many requests through Envoy with clients that leave (REQUESTS=100000 TRANSPORT=grpcio)
+	@$(RUN)python -m tests.soak --requests $(or $(REQUESTS),100000) --transport $(or $(TRANSPORT),grpcio) $(ARGS)
 
 kubeserver: $(UV) ## build the tests' Kubernetes API server, minutes the first time, in the background
 	@mkdir -p .tools

@@ -4,11 +4,12 @@ import asyncio
 
 import pytest
 
+from epp.settings import TransportName
 from tests.soak.__main__ import Report, soak
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_five_thousand_requests_with_clients_that_leave() -> None:
-    report: Report = await asyncio.to_thread(soak, 5000)
+async def test_five_thousand_requests_with_clients_that_leave(carrier: TransportName) -> None:
+    report: Report = await asyncio.to_thread(soak, 5000, carrier)
     assert report.faults == [], report

@@ -57,16 +57,17 @@ class Traffic:
     """A fixed number of requests from many clients at once; what became of them."""
 
     urls: list[str]
-    seed: int = 1
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
     results: Counter[str] = field(default_factory=Counter)
 
     async def run(self, requests: int) -> None:
         """Make the requests."""
         left = iter(range(requests))
-        chance = random.Random(self.seed)
         connector = TCPConnector(limit=0)
         async with ClientSession(connector=connector, timeout=ClientTimeout(60)) as session:
-            await asyncio.gather(*(self._client(session, left, random.Random(chance.random())) for _ in range(AT_ONCE)))
+            await asyncio.gather(
+                *(self._client(session, left, random.Random(self.chance.random())) for _ in range(AT_ONCE))
+            )
 
     async def _client(self, session: ClientSession, left: "range | object", chance: random.Random) -> None:
         for _ in left:  # type: ignore[attr-defined]
