@@ -1,6 +1,7 @@
 """Reservations last as long as their streams do, through a real Envoy."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,9 +9,9 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 
 from epp.endpoints.endpoint import Endpoint
-from epp.extproc.transport.grpcio import GrpcTransport
+from epp.extproc.transport.choice import Transport, transport_for
 from epp.scheduling.outcome import Ending
-from epp.settings import BodyMode
+from epp.settings import BodyMode, Settings, TransportName
 from epp.simulate.envoy import EnvoyConfig, running_envoy
 from tests.extproc.world import World
 
@@ -18,24 +19,29 @@ from .test_matrix import settled
 
 EVENTS = 30
 EVENT = b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n'
+PAUSE_HEADER = "x-pause-seconds"
+WHOLE = EVENT * EVENTS
 
 
 async def slow_stream(request: web.Request) -> web.StreamResponse:
-    """About three seconds of events."""
+    """A stream of events, with about three seconds from the first to the last, or as the request says."""
     await request.read()
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
     for _ in range(EVENTS):
         await response.write(EVENT)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(float(request.headers.get(PAUSE_HEADER, "0.1")))
     await response.write_eof()
     return response
 
 
 @asynccontextmanager
-async def placed(response_mode: BodyMode, *, trailers: bool = True) -> AsyncIterator[tuple[World, GrpcTransport, str]]:
+async def placed(
+    response_mode: BodyMode, carrier: TransportName, *, trailers: bool = True
+) -> AsyncIterator[tuple[World, Transport, str]]:
     world = World()
-    transport = GrpcTransport(world.servicer.serve, host="127.0.0.1", port=0)
+    settings = Settings(host="127.0.0.1", grpc_port=0, transport=carrier, secure_serving=False)
+    transport = transport_for(settings, world.servicer.serve)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", slow_stream)
     runner = web.AppRunner(app)
@@ -56,36 +62,62 @@ async def placed(response_mode: BodyMode, *, trailers: bool = True) -> AsyncIter
         await runner.cleanup()
 
 
+async def reserved_throughout(world: World, url: str, pause: float) -> float:
+    """Take one whole answer, and see its reservation at each of its events; the seconds that it took."""
+    begin = time.monotonic()
+    async with (
+        ClientSession(timeout=ClientTimeout(240)) as client,
+        client.post(url, data=b"{}", headers={PAUSE_HEADER: str(pause)}) as response,
+    ):
+        received = b""
+        async for chunk in response.content.iter_any():
+            received += chunk
+            if len(received) < len(WHOLE):
+                assert world.in_flight == 1
+        assert received == WHOLE
+    seconds = time.monotonic() - begin
+    await settled(world)
+    return seconds
+
+
 @pytest.mark.parametrize("response_mode", [BodyMode.NONE, BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED])
-async def test_a_long_answer_stays_reserved_to_its_end(response_mode: BodyMode) -> None:
-    async with placed(response_mode) as (world, _, url), ClientSession(timeout=ClientTimeout(60)) as client:
-        async with client.post(url, data=b"{}") as response:
-            received = 0
-            async for chunk in response.content.iter_any():
-                received += len(chunk)
-                if received < EVENTS * len(EVENT):
-                    assert world.in_flight == 1
-            assert received == EVENTS * len(EVENT)
-        await settled(world)
+async def test_a_long_answer_stays_reserved_to_its_end(response_mode: BodyMode, carrier: TransportName) -> None:
+    async with placed(response_mode, carrier) as (world, _, url):
+        await reserved_throughout(world, url, 0.1)
         (outcome,) = world.outcomes.told
         assert outcome.ending is Ending.COMPLETE
         assert (outcome.time_to_first_token is None) == (response_mode is BodyMode.NONE)
 
 
+@pytest.mark.slow
+async def test_an_answer_of_a_minute_stays_reserved_for_a_minute_however_it_is_shown_and_carried() -> None:
+    """All at once, so that it takes one minute."""
+
+    async def minute(response_mode: BodyMode, carrier: TransportName) -> None:
+        async with placed(response_mode, carrier) as (world, _, url):
+            assert await reserved_throughout(world, url, 60 / (EVENTS - 1)) > 60
+            assert [outcome.ending for outcome in world.outcomes.told] == [Ending.COMPLETE]
+
+    async with asyncio.TaskGroup() as tasks:
+        for carrier in TransportName:
+            for response_mode in (BodyMode.NONE, BodyMode.FULL_DUPLEX_STREAMED):
+                tasks.create_task(minute(response_mode, carrier))
+
+
 @pytest.mark.parametrize("response_mode", [BodyMode.NONE, BodyMode.FULL_DUPLEX_STREAMED])
-async def test_a_client_that_leaves_frees_the_load_at_once(response_mode: BodyMode) -> None:
-    async with placed(response_mode) as (world, _, url):
+async def test_a_client_that_leaves_frees_the_load_at_once(response_mode: BodyMode, carrier: TransportName) -> None:
+    async with placed(response_mode, carrier) as (world, _, url):
         async with ClientSession() as client:
-            response = await client.post(url, data=b"{}")
+            response = await client.post(url, data=b"{}", headers={PAUSE_HEADER: "2"})
             await response.content.readany()
             assert world.in_flight == 1
             response.close()
         await settled(world)
 
 
-async def test_without_response_trailers_the_stream_ends_early_and_says_so() -> None:
+async def test_without_response_trailers_the_stream_ends_early_and_says_so(carrier: TransportName) -> None:
     async with (
-        placed(BodyMode.NONE, trailers=False) as (world, _, url),
+        placed(BodyMode.NONE, carrier, trailers=False) as (world, _, url),
         ClientSession() as client,
         client.post(url, data=b"{}") as response,
     ):
@@ -95,15 +127,15 @@ async def test_without_response_trailers_the_stream_ends_early_and_says_so() -> 
         assert (await response.read()).count(b"data:") >= EVENTS - 2
 
 
-async def test_a_drain_under_load_loses_no_request_and_no_byte() -> None:
+async def test_a_drain_under_load_loses_no_request_and_no_byte(carrier: TransportName) -> None:
     async with (
-        placed(BodyMode.FULL_DUPLEX_STREAMED) as (world, transport, url),
+        placed(BodyMode.FULL_DUPLEX_STREAMED, carrier) as (world, transport, url),
         ClientSession(timeout=ClientTimeout(60)) as client,
     ):
 
         async def whole() -> bool:
             async with client.post(url, data=b"{}") as response:
-                return response.status == 200 and await response.read() == EVENT * EVENTS
+                return response.status == 200 and await response.read() == WHOLE
 
         running = [asyncio.create_task(whole()) for _ in range(20)]
         for _ in range(500):
