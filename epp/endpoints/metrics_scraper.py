@@ -26,6 +26,13 @@ _ENGINE_PAUSE = 5.0
 """but at least this often, in seconds."""
 _SETTLE = 1.5
 """An endpoint whose readings do not change is asked this many times less often from one reading to the next."""
+_SILENCE_SECONDS = 0.6
+"""An engine that answered before and now leaves us without an answer for so long looks dead,"""
+_SILENCE_FACTOR = 4.0
+"""if it does not usually take a good part of that time."""
+_FORGET = 0.8
+_LOOK_SECONDS = 0.1
+"""How often we look for such engines."""
 _SMOOTHING = 0.05
 _OVERHEAD = 1.5
 """CPU of one reading over what is measured: the event loop's and the kernel's part."""
@@ -65,6 +72,10 @@ class _Target:
         self.asked_at = 0.0
         self.last: tuple[float | None, ...] = ()
         self.failing = False
+        self.usual_seconds = 0.0
+        """How long it took to answer of late."""
+        self.doubted = False
+        """Whether its present silence was told."""
         self.connecting: asyncio.Task[None] | None = None
         self.port = endpoint.metrics_port or endpoint.port
         self._told = told
@@ -75,6 +86,11 @@ class _Target:
         return PageConnection(
             metrics_path(self.endpoint.engine), host, lambda page, error: self._told(self, page, error)
         )
+
+    def silent(self, now: float) -> bool:
+        """Whether an answer is overdue from an engine that answered before."""
+        patience = max(_SILENCE_SECONDS, self.usual_seconds * _SILENCE_FACTOR)
+        return bool(self.last) and self.connection.waiting and now - self.asked_at > patience
 
     def close(self) -> None:
         self.gone = True
@@ -98,7 +114,7 @@ class MetricsScraper:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.on_loss: Callable[[Endpoint], None] = lambda _endpoint: None
-        """Called when an endpoint whose metrics could be read cannot be read any more."""
+        """Called when an endpoint whose metrics could be read cannot be read any more, or is silent when asked."""
         self._pool = pool
         self._metrics = metrics
         self._rules = rules
@@ -109,7 +125,7 @@ class MetricsScraper:
         self._draw = random.Random()  # noqa: S311 - only spreads the readings in time
         self._cost = 0.0005
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._connecting = 0
         self._readings = Counter(
             "epp_engine_metrics_readings", "Readings of engine metrics, by result.", ["result"], registry=registry
@@ -127,13 +143,16 @@ class MetricsScraper:
             self._join(column, endpoint)
         self._pool.on_join(self._join)
         self._pool.on_leave(self._leave)
-        self._task = asyncio.create_task(self._run(), name="engine metrics")
+        self._tasks = [
+            asyncio.create_task(self._run(), name="engine metrics"),
+            asyncio.create_task(self._look_for_silence(), name="silent engines"),
+        ]
 
     async def stop(self) -> None:
         """Read no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for target in self._targets.values():
             target.close()
 
@@ -176,6 +195,19 @@ class MetricsScraper:
                     await self._wake.wait()
             except TimeoutError:
                 continue
+
+    async def _look_for_silence(self) -> None:
+        """A node that died closes no connection: who does not answer is told before the reading has failed."""
+        while True:
+            before = self._clock()
+            await asyncio.sleep(_LOOK_SECONDS)
+            now = self._clock()
+            if now - before > 2 * _LOOK_SECONDS:
+                continue  # we were held up ourselves, and answers may wait to be read
+            for target in list(self._targets.values()):
+                if not target.doubted and target.silent(now):
+                    target.doubted = True
+                    self.on_loss(target.endpoint)
 
     def _visit(self, target: _Target, now: float) -> None:
         """Ask for one page, or see that the last answer did not come in time."""
@@ -233,6 +265,8 @@ class MetricsScraper:
         if target.failing:
             target.failing = False
             _log.info("engine metrics are back", endpoint=target.endpoint.name)
+        target.doubted = False
+        target.usual_seconds = max(now - target.asked_at, target.usual_seconds * _FORGET)
         self._settle(target, sample, now - target.asked_at)
         spent = _OVERHEAD * (time.thread_time() - begun) + 0.0002
         self._cost += _SMOOTHING * (spent - self._cost)

@@ -1,8 +1,9 @@
 """Endpoints that look dead before the cluster says so.
 
 A node that dies sends no event for some 40 seconds. So the first failure that a worker may have caused takes it out
-of the picks at once and has it probed: a connection that opens brings it straight back, one that does not keeps it
-out until one does. Cache and load of a suspect are kept, and when nothing else is left it is picked all the same.
+of the picks at once and has it probed: an answer, whatever it says, brings it straight back; silence keeps it out
+until one comes. A connection alone proves little: the kernel accepts it for a process that hangs. Cache and load of a
+suspect are kept, and when nothing else is left it is picked all the same.
 """
 
 import asyncio
@@ -19,9 +20,9 @@ from epp.endpoints.pool import Pool
 _log = structlog.get_logger()
 
 Probe = Callable[[Endpoint], Awaitable[bool]]
-"""Whether a connection to the endpoint opens."""
+"""Whether the endpoint answers."""
 
-PROBE_SECONDS = 0.5
+PROBE_SECONDS = 1.0
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 2.0
 
@@ -45,7 +46,7 @@ class Suspects:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pool = pool
-        self._probe = probe or connects
+        self._probe = probe or answers
         self._clock = clock
         self._out: dict[HostPort, asyncio.Task[None]] = {}
         self._answered: dict[HostPort, tuple[float, Endpoint]] = {}
@@ -130,12 +131,22 @@ class Suspects:
             task.cancel()
 
 
-async def connects(endpoint: Endpoint) -> bool:
-    """Whether a TCP connection to the endpoint opens within PROBE_SECONDS."""
+async def answers(endpoint: Endpoint) -> bool:
+    """Whether the endpoint sends anything or closes, within PROBE_SECONDS, when asked for its health.
+
+    Any process that runs reacts, whatever protocol it speaks: with a refusal, a TLS alert, HTTP/2 settings.
+    """
+    request = f"GET /health HTTP/1.1\r\nHost: {endpoint.host_port}\r\nConnection: close\r\n\r\n".encode()
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            _, writer = await asyncio.open_connection(endpoint.address, endpoint.port)
+            reader, writer = await asyncio.open_connection(endpoint.address, endpoint.port)
+            try:
+                writer.write(request)
+                await reader.read(1)
+            except ConnectionError:
+                pass  # it was accepted, and somebody closed it
+            finally:
+                writer.transport.abort()
     except (OSError, TimeoutError):
         return False
-    writer.transport.abort()
     return True

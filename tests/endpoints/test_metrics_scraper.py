@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from epp.endpoints.metrics import EngineMetrics, EngineSample
 from epp.endpoints.metrics_client import PageConnection
 from epp.endpoints.metrics_scraper import MetricsScraper, ScrapeRules
 from epp.endpoints.pool import Pool
+from tests.waiting import until
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 RULES = ScrapeRules(least_seconds=0.02, most_seconds=0.1, timeout_seconds=0.3, cpu_budget=1.0)
@@ -35,7 +37,7 @@ async def serving(handler: Handler) -> AsyncIterator[int]:
 
 
 class Scraped:
-    def __init__(self, ports: list[int]) -> None:
+    def __init__(self, ports: list[int], rules: ScrapeRules) -> None:
         self.pool = Pool()
         self.metrics = EngineMetrics(stale_seconds=5.0)
         self.pool.on_join(self.metrics.join)
@@ -43,7 +45,7 @@ class Scraped:
         self.pool.replace(
             Endpoint(name=f"w{i}", address="127.0.0.1", port=1 + i, metrics_port=port) for i, port in enumerate(ports)
         )
-        self.scraper = MetricsScraper(self.pool, self.metrics, RULES, CollectorRegistry())
+        self.scraper = MetricsScraper(self.pool, self.metrics, rules, CollectorRegistry())
 
     async def queued(self, column: int, wanted: float) -> None:
         async with asyncio.timeout(10):
@@ -55,8 +57,8 @@ class Scraped:
 
 
 @asynccontextmanager
-async def scraping(*ports: int) -> AsyncIterator[Scraped]:
-    scraped = Scraped(list(ports))
+async def scraping(*ports: int, rules: ScrapeRules = RULES) -> AsyncIterator[Scraped]:
+    scraped = Scraped(list(ports), rules)
     await scraped.scraper.start()
     try:
         yield scraped
@@ -130,6 +132,25 @@ async def test_bad_engines_are_told_once_and_do_not_stop_the_others():
     assert status.stale == 4
     warned = [log["endpoint"] for log in logs if log["event"] == "engine metrics cannot be read"]
     assert sorted(warned) == ["w1", "w2", "w3", "w4"]
+
+
+async def test_an_engine_that_falls_silent_is_told_before_its_reading_fails():
+    told = {"hangs": False}
+
+    async def answer(_request: web.Request) -> web.Response:
+        if told["hangs"]:
+            await asyncio.sleep(60)
+        return web.Response(text=page(1))
+
+    lost: list[str] = []
+    patient = replace(RULES, timeout_seconds=60.0)
+    async with serving(answer) as port, scraping(port, rules=patient) as scraped:
+        scraped.scraper.on_loss = lambda endpoint: lost.append(endpoint.name)
+        await scraped.queued(0, 1.0)
+        assert lost == []
+        told["hangs"] = True
+        await until(lambda: lost == ["w0"])
+        assert scraped.scraper.status().endpoints["w0"].error == ""
 
 
 def test_stale_readings_are_unknown():

@@ -3,13 +3,14 @@
 import asyncio
 import socket
 import time
+from contextlib import suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
-from epp.endpoints.suspects import Suspects, connects
+from epp.endpoints.suspects import Suspects, answers
 from tests.waiting import until
 
 
@@ -80,10 +81,28 @@ async def test_a_black_hole_is_dead_too(pool: Pool, suspects: Suspects):
             clogs.append(clog)
         hole = endpoint(full.getsockname()[1])
         started = time.monotonic()
-        assert not await connects(hole)
+        assert not await answers(hole)
         assert time.monotonic() - started < 5
         for clog in clogs:
             clog.close()
+
+
+@pytest.mark.parametrize(("word", "alive"), [(b"", False), (b"\x15", True)])
+async def test_who_accepts_and_stays_silent_is_dead_and_any_word_is_life(word: bytes, alive: bool):
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            writer.write(word)
+            await reader.read()
+        with suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+        over.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        assert await answers(endpoint(server.sockets[0].getsockname()[1])) is alive
+        await over.wait()
 
 
 async def test_who_left_the_pool_is_forgotten_and_a_new_incarnation_starts_clean(pool: Pool, suspects: Suspects):

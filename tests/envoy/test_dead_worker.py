@@ -1,5 +1,6 @@
 """A worker is killed while requests flow; no cluster tells the picker."""
 
+import signal
 import threading
 import time
 from http.client import HTTPException
@@ -40,6 +41,21 @@ def test_a_worker_that_dies_unasked_costs_no_request(tmp_path: Path, model_folde
         dead = f"127.0.0.1:{chain.workers[0].port}"
         eventually(lambda: chain.status()["suspects"]["suspended"] == [dead])
         assert [chain.chat(f"after {i}").status for i in range(8)] == [200] * 8
+
+
+def test_a_worker_that_accepts_and_never_answers_is_soon_avoided(tmp_path: Path, model_folder: Path) -> None:
+    """As after the death of a node: nothing is closed, no request fails, only its silence tells."""
+    with running_chain(tmp_path, model_folder, workers=("w0", "w1", "w2")) as chain, Load(chain) as load:
+        eventually(lambda: len(load.answers) > 20)
+        hole = chain.workers[0]
+        hole.process.send_signal(signal.SIGSTOP)
+        try:
+            place = f"127.0.0.1:{hole.port}"
+            eventually(lambda: place in chain.status()["suspects"]["suspended"])
+            assert [chain.chat(f"after {i}").status for i in range(12)] == [200] * 12
+        finally:
+            hole.process.send_signal(signal.SIGCONT)
+        eventually(lambda: chain.status()["suspects"]["suspended"] == [])
 
 
 class Load:
