@@ -22,6 +22,7 @@ from epp.endpoints.metrics_scraper import MetricsScraper, ScrapeRules
 from epp.endpoints.pool import Pool
 from epp.endpoints.status import pool_status
 from epp.endpoints.suspects import Suspects
+from epp.extproc.model_list import ModelList
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.extproc.spectator import Spectator
@@ -172,6 +173,7 @@ class App:
             ),
             registry=self.registry,
             explain=explain_header_from(self._settings, self.decisions.newest),
+            model_list=ModelList(self.models.names) if self._settings.answer_models else None,
         )
 
     def _spectator(self, comparison: Comparison) -> Spectator:

@@ -432,6 +432,11 @@ class SchedulingSettings(BaseModel):
         "Models that serve requests for other names, with weights: `chat=chat-v1:9|chat-v2:1,old=new`. A pool's "
         "InferenceModelRewrites come first.",
     )
+    answer_models: bool = _setting(
+        False,
+        "Answer `GET /v1/models` here, with EPP_MODELS, the names of EPP_MODEL_REWRITES and the adapters that engines "
+        "name; else a worker lists its own.",
+    )
     unknown_model: UnknownModel = _setting(
         UnknownModel.ROUTE, "A request for a model not in EPP_MODELS: route it all the same, or refuse it (404)."
     )

@@ -33,6 +33,8 @@ class Refusal:
     """One word for machines: the reason header and the metric label."""
     retry_after: int | None = None
     """Seconds after which another try makes sense."""
+    document: bytes | None = None
+    """A JSON body in place of an error: we know the answer ourselves."""
 
 
 def no_endpoint(message: str) -> Refusal:
@@ -69,6 +71,8 @@ def internal() -> Refusal:
 def immediate_response(refusal: Refusal, *, request_id: str, path: str = "", content_type: str = "") -> bytes:
     """The serialised ImmediateResponse for `refusal`, in the form that the API behind `path` uses for errors."""
     grpc = content_type.startswith("application/grpc")
+    if refusal.document is not None:
+        return _answer(refusal.status, refusal.document)
     if grpc:
         # The gateway makes the message the grpc-message of a trailers-only answer.
         body = refusal.message.encode()
@@ -85,6 +89,16 @@ def immediate_response(refusal: Refusal, *, request_id: str, path: str = "", con
             body=body,
             grpc_status=code,
             details=f"epp_{refusal.reason}",
+        )
+    ).SerializeToString()
+
+
+def _answer(status: int, document: bytes) -> bytes:
+    return ProcessingResponse(
+        immediate_response=ImmediateResponse(
+            status=HttpStatus(code=cast(StatusCode, status)),
+            headers=HeaderMutation(set_headers=[header("content-type", "application/json")]),
+            body=document,
         )
     ).SerializeToString()
 

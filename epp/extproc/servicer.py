@@ -14,6 +14,7 @@ from epp.extproc.exchange import Exchange, ExchangeKit
 from epp.extproc.habits import Habits
 from epp.extproc.metadata import plain_host
 from epp.extproc.metrics import ExchangeMetrics
+from epp.extproc.model_list import ModelList
 from epp.extproc.patience import Patience
 from epp.extproc.refusal import Refusal, bad_request, internal, no_endpoint, overloaded, too_large, unknown_model
 from epp.extproc.retries import Retries
@@ -84,12 +85,14 @@ class Servicer:
         rules: ExchangeRules,
         registry: CollectorRegistry,
         explain: ExplainHeader | None = None,
+        model_list: ModelList | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
         self._scheduler = scheduler
         self._observers = tuple(observers)
         self._explain = explain
+        self._model_list = model_list
         self._rules = rules
         self._kit = ExchangeKit(rules)
         self._metrics = ExchangeMetrics(registry)
@@ -140,11 +143,13 @@ class Servicer:
             await _send(stream, await _take(stream, exchange))
 
     def _refused_at_the_door(self, exchange: Exchange, visit: _Visit) -> bool:
-        """Whether a bound of ours forbids the request."""
+        """Whether a bound of ours forbids the request, or the answer needs no worker."""
         if self._open > self._rules.max_streams:
             visit.refusal = overloaded(self._rules.max_streams)
         elif self._rules.reject_large_bodies and _body_size(exchange) > self._rules.max_body_bytes:
             visit.refusal = too_large(self._rules.max_body_bytes)
+        elif self._model_list is not None:
+            visit.refusal = self._model_list.answer(exchange.head.get(":method"), exchange.head.get(":path"))
         return visit.refusal is not None
 
     def _refused_as_bad(self, exchange: Exchange, visit: _Visit) -> bool:

@@ -44,6 +44,8 @@ class Models:
         self._refuse = settings.unknown_model is UnknownModel.REFUSE
         if self._refuse and not self._served:
             raise SettingsError("EPP_UNKNOWN_MODEL=refuse: needs EPP_MODELS, the names of the models that are served")
+        if settings.answer_models and not self._served:
+            raise SettingsError("EPP_ANSWER_MODELS=true: needs EPP_MODELS, the names of the models that are served")
         self._rewrites = parse_rewrites(settings.model_rewrites or "")
         self._rewrite = rewrite
         self._adapters = adapters

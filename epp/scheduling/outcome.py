@@ -20,7 +20,7 @@ class Ending(StrEnum):
     UNSEEN = "unseen"
     """The gateway showed no response: when the request ends on the worker is not known."""
     REFUSED = "refused"
-    """We answered with an error in place of a worker."""
+    """We answered in place of a worker, mostly with an error."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from epp._pb.external_processor_pb2 import (
 from epp._pb.processing_mode_pb2 import ProcessingMode
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
+from epp.extproc.model_list import ModelList
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.extproc.transport.stream import StreamGoneError
@@ -82,6 +83,7 @@ class World:
         rules: ExchangeRules | None = None,
         clock: Callable[[], float] = time.monotonic,
         explain_secret: str = "",
+        models: Sequence[str] | None = None,
         policy: Policy | None = None,
     ) -> None:
         self.pool = Pool()
@@ -99,6 +101,7 @@ class World:
             registry=self.registry,
             clock=clock,
             explain=ExplainHeader(explain_secret, self.decisions.newest) if explain_secret else None,
+            model_list=ModelList(lambda: models) if models is not None else None,
         )
 
     @property

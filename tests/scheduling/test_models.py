@@ -72,6 +72,11 @@ def test_refusing_without_a_list_is_a_mistake():
         models(unknown_model="refuse")
 
 
+def test_a_list_of_models_needs_names():
+    with pytest.raises(SettingsError, match="EPP_ANSWER_MODELS=true: needs EPP_MODELS"):
+        models(answer_models=True)
+
+
 def test_clients_may_ask_for_listed_rewritten_and_loaded_names():
     assert models({"sql"}, models="b,a", model_rewrites="chat=a").names() == ["a", "b", "chat", "sql"]
 
