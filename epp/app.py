@@ -112,6 +112,7 @@ class App:
         self.reader = PromptReader.from_settings(settings, self.registry, workers=self._worker_urls)
         self.knowledge.on_adapter(self.reader.models.learn_adapter)
         self.engine_metrics = EngineMetrics(settings.metrics_stale_seconds)
+        self.knowledge.learn_shape_from(self.engine_metrics.sample)
         self.suspects = Suspects(self.pool, self.registry)
         self.knowledge.on_disconnect(self.suspects.suspect)
         self.shadow_metrics = ShadowMetrics(self.registry)
@@ -140,7 +141,7 @@ class App:
         self.config_watch = ConfigWatch(settings, self._take_policies)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.scraper.on_loss = self.suspects.suspect
-        self.fidelity = Fidelity(self.pool, self.registry)
+        self.fidelity = Fidelity(self.pool, self.registry, self.knowledge.evidence)
         self.estimates = Estimates(self.scheduler.load, self.registry)
         self.comparison = Comparison(self.registry) if shadow else None
         self.servicer = self._servicer() if self.comparison is None else self._spectator(self.comparison)

@@ -332,6 +332,9 @@ class KvCacheSettings(BaseModel):
     block_size: int = _setting(
         16, "Tokens per KV block of the engines.", names=("DYN_KV_CACHE_BLOCK_SIZE",), ge=1, le=65536
     )
+    kv_adopt_block_size: bool = _setting(
+        True, "Whether KV events and metrics may say another block size than the one set; off: such events are skipped."
+    )
     kv_index_max_blocks: int = _setting(
         10_000_000, "Entries of the index (a block of a worker in a tier) before ends of prefixes are given up.", ge=1
     )

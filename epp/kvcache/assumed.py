@@ -44,6 +44,8 @@ class Assumed:
         self._limits = limits
         self._expected: deque[tuple[float, list[int]]] = deque()
         self._kept: OrderedDict[int, float] = OrderedDict()
+        self.worker_blocks = limits.worker_blocks
+        """Blocks of this worker's cache; whoever learns better may change it."""
         self.counts = AssumedCounts()
 
     def expect(self, prompt: Prompt, block_size: int, now: float) -> None:
@@ -59,7 +61,7 @@ class Assumed:
         for stand_in in reversed(self._index.stand_ins(prompt, tokens, block_size)):
             self._kept[stand_in] = deadline
             self._kept.move_to_end(stand_in)
-        excess = len(self._kept) - self._limits.worker_blocks
+        excess = len(self._kept) - self.worker_blocks
         self._remove([self._kept.popitem(last=False)[0] for _ in range(excess)])
 
     def refute(self, prompt: Prompt, tokens: int, block_size: int) -> None:

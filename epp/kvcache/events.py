@@ -32,6 +32,8 @@ class Skip(StrEnum):
     """The block lies on another worker or somewhere unknown."""
     PARTIAL = "partial_block"
     """An entry finer than the engine's block size."""
+    BLOCK_SIZE = "block_size"
+    """Blocks of another size than the one that is set, where events may not change it."""
     ADAPTER = "adapter_without_name"
     MEDIA = "media_without_offset"
     EMBEDS = "prompt_embeds"

@@ -40,6 +40,7 @@ class Feeds:
         options: StreamOptions,
         limits: AssumedLimits,
         block_size: int,
+        adopt_block_size: bool,
         max_streams: int,
     ) -> None:
         self.index = index
@@ -48,6 +49,7 @@ class Feeds:
         self._options = options
         self._limits = limits
         self._block_size = block_size
+        self._adopt_block_size = adopt_block_size
         self._max_streams = max_streams
         self._dynamo: dict[int, DynamoIndex] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -84,7 +86,15 @@ class Feeds:
         stream = None if source is None else self._stream(rank, endpoint, source)
         number = endpoint.rank if source is None else source.rank
         events = "" if source is None else source.events
-        return Followed(endpoint, number, rank, stream, self._limits.worker_blocks, events)
+        return Followed(
+            endpoint,
+            number,
+            rank,
+            stream,
+            self._limits.worker_blocks,
+            source=events,
+            expected_block_size=rank.block_size,
+        )
 
     def _rank(self, column: int, endpoint: Endpoint, source: Source | None) -> Rank:
         is_dynamo = endpoint.engine == DYNAMO
@@ -98,6 +108,7 @@ class Feeds:
             limits=self._limits,
             on_adapter=self.on_adapter,
             decoder=partial(DynamoDecoder, endpoint.instance_id, number) if is_dynamo else BatchDecoder,
+            adopt_block_size=self._adopt_block_size or is_dynamo,
         )
 
     def _stream(self, rank: Rank, endpoint: Endpoint, source: Source) -> Stream:

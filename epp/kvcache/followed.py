@@ -4,7 +4,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import structlog
+
 from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.metrics import EngineSample
+from epp.kvcache.causes import Evidence
 from epp.kvcache.events import Skip
 from epp.kvcache.image import Anchors, ImageIndex, RankImage, fill
 from epp.kvcache.rank import Rank
@@ -13,6 +17,8 @@ from epp.kvcache.sources import DYNAMO
 from epp.kvcache.status import RankStatus
 from epp.kvcache.stream import Stream, StreamCounts
 from epp.prompts.prompt import Prompt
+
+_log = structlog.get_logger()
 
 _UNHEALED = 0.9
 """Confidence of a rank of which we missed something never grows beyond this."""
@@ -29,17 +35,53 @@ class Followed:
     stream: Stream | None
     worker_blocks: int
     source: str = ""
+    expected_block_size: int = 0
     mended_at: float = 0.0
     closed: bool = False
     filled_blocks: int = 0
     """Blocks that came with an image."""
 
-    def tick(self, now: float, mend_seconds: float) -> None:
-        """What is due: assumptions that end, holes that may be mended."""
+    def tick(self, now: float, mend_seconds: float, sample: EngineSample | None) -> None:
+        """What is due: assumptions that end, holes that may be mended, what the engine's metrics say of its cache."""
+        if sample is not None:
+            self.rank.learn_shape(sample.block_size, sample.blocks)
+        self._tell_block_size()
         self.rank.assumed.expire(now)
         if self.stream is not None and now - self.mended_at >= mend_seconds:
             self.mended_at = now
             self.stream.sequence.mend()
+
+    def _tell_block_size(self) -> None:
+        said = self.rank.decoder.block_size
+        if said and said != self.expected_block_size:
+            _log.warning(
+                "KV blocks have another size than the one that is set",
+                endpoint=self.endpoint.name,
+                rank=self.number,
+                set=self.expected_block_size,
+                events=said,
+                used=self.rank.block_size,
+            )
+            self.expected_block_size = said
+
+    def evidence(self) -> Evidence:
+        """What tells why predictions go wrong, if they do."""
+        stream = self.stream
+        return Evidence(
+            events=stream is not None and stream.connected,
+            complete=self.complete,
+            block_size=self.rank.block_size,
+            event_block_size=self.rank.decoder.block_size,
+            blocks=self.rank.blocks,
+            removed=self.rank.counts.removed,
+            restarts=stream.sequence.counts.restarts if stream is not None else 0,
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether every event since the engine's start or last clearing is known."""
+        stream = self.stream
+        return stream is not None and stream.sequence.complete and not self.rank.counts.skipped[Skip.MISSED]
 
     def picked(self, prompt: Prompt, now: float) -> None:
         """`prompt` is on its way there."""
@@ -52,7 +94,7 @@ class Followed:
         """The engine said how much of `prompt` it had in its cache, and has all of it now."""
         if self.stream is None:
             self.rank.assumed.keep(prompt, len(prompt.tokens), self.rank.block_size, now)
-        elif not self.stream.sequence.complete:
+        elif not self.complete:
             self.rank.reported(prompt, cached_tokens, now)
 
     def image(self) -> RankImage | None:
@@ -101,11 +143,10 @@ class Followed:
             return (0.5, "publisher is not connected") if sequence.last is not None else (0.0, "never connected")
         if sequence.replaying:
             return 0.5, "a replay runs"
-        missed = self.rank.counts.skipped[Skip.MISSED]
-        if sequence.complete and not missed:
+        if self.complete:
             return 1.0, ""
         seen = min(1.0, (self.rank.counts.stored + self.filled_blocks) / self.worker_blocks)
-        lost = sequence.counts.lost + missed
+        lost = sequence.counts.lost + self.rank.counts.skipped[Skip.MISSED]
         why = f"{lost} batches lost" if lost else "events from before we came are unknown"
         return round(_UNHEALED * seen, 2), why
 
@@ -123,7 +164,7 @@ class Followed:
             connected=self.stream is not None and self.stream.connected,
             confidence=confidence,
             why=why,
-            complete=self.stream is not None and self.stream.sequence.complete,
+            complete=self.complete,
             idle_seconds=None if last is None else time.monotonic() - last,
             sequence=self.stream.sequence.last if self.stream else None,
             block_size=self.rank.block_size,

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.metrics import EngineSample
 from epp.endpoints.pool import Pool
 from epp.kvcache.assumed import AssumedLimits
+from epp.kvcache.causes import Evidence
 from epp.kvcache.feeds import Feeds
 from epp.kvcache.followed import Followed
 from epp.kvcache.image import Anchors, RankImage, anchors_of
@@ -40,6 +42,7 @@ class KvKnowledge:
         options: StreamOptions | None = None,
         events: bool = True,
         block_size: int = 16,
+        adopt_block_size: bool = True,
         limits: AssumedLimits | None = None,
         max_streams: int = 4096,
         clock: Callable[[], float] = time.monotonic,
@@ -54,9 +57,11 @@ class KvKnowledge:
             options=self._options,
             limits=limits or AssumedLimits(),
             block_size=block_size,
+            adopt_block_size=adopt_block_size,
             max_streams=max_streams,
         )
         self._clock = clock
+        self._sample: Callable[[int], EngineSample | None] = lambda _column: None
         self._timer: asyncio.TimerHandle | None = None
         self._followed: dict[int, list[Followed]] = {}
         self._holding = False
@@ -91,6 +96,7 @@ class KvKnowledge:
             options=options,
             events=settings.kv_events,
             block_size=settings.block_size,
+            adopt_block_size=settings.kv_adopt_block_size,
             limits=limits,
         )
 
@@ -109,6 +115,15 @@ class KvKnowledge:
     def on_disconnect(self, listener: Callable[[Endpoint], None]) -> None:
         """Call `listener` when an event socket of an endpoint closes, as it does at once when the engine dies."""
         self._feeds.on_disconnect = listener
+
+    def learn_shape_from(self, sample: Callable[[int], EngineSample | None]) -> None:
+        """Ask `sample(column)` once a second what the engine's metrics say of its cache's size."""
+        self._sample = sample
+
+    def evidence(self, column: int) -> Evidence:
+        """What tells why predictions for an endpoint go wrong, if they do."""
+        followed = self._followed.get(column)
+        return followed[0].evidence() if followed else Evidence()
 
     def match(self, prompt: Prompt) -> Match:
         """Leading cached tokens per column."""
@@ -238,8 +253,9 @@ class KvKnowledge:
     def _tick(self) -> None:
         """Once a second, do what is due."""
         now = self._clock()
-        for followed in self._all():
-            followed.tick(now, self._options.mend_seconds)
+        for column, ranks in self._followed.items():
+            for followed in ranks:
+                followed.tick(now, self._options.mend_seconds, self._sample(column))
         self._timer = asyncio.get_running_loop().call_later(1.0, self._tick)
 
     def _leave(self, column: int, _endpoint: Endpoint) -> None:

@@ -66,12 +66,14 @@ class Rank:
         block_size: int = 16,
         limits: AssumedLimits | None = None,
         decoder: Callable[[], EventDecoder] = BatchDecoder,
+        adopt_block_size: bool = True,
     ) -> None:
         self._index = index
         self._on_adapter = on_adapter
         self.number = index.open(column)
         """The rank's handle in the index."""
         self._block_size = block_size
+        self._believe_size = adopt_block_size
         self.assumed = Assumed(index, self.number, limits or AssumedLimits())
         self._recent: deque[tuple[Prompt, int]] = deque(maxlen=_RECENT)
         self._new_decoder = decoder
@@ -87,8 +89,17 @@ class Rank:
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block: as events say, else as it was set."""
-        return self.decoder.block_size or self._block_size
+        """Tokens of a block: as events say, where that may be believed, else as the engine's metrics or the settings
+        say.
+        """
+        return (self.decoder.block_size if self._believe_size else 0) or self._block_size
+
+    def learn_shape(self, block_size: int | None, blocks: int | None) -> None:
+        """What the engine's metrics say of its cache."""
+        if block_size and self._believe_size and block_size != self._block_size:
+            self._block_size = block_size
+        if blocks:
+            self.assumed.worker_blocks = blocks
 
     @property
     def blocks(self) -> int:
@@ -144,6 +155,9 @@ class Rank:
     def _event(self, event: Event) -> None:
         self.cleared_last = False
         if isinstance(event, Stored):
+            if not self._believe_size and event.block_size not in (0, self._block_size):
+                self.counts.skipped[Skip.BLOCK_SIZE] += 1
+                return
             self.counts.stored += len(event.hashes)
             if event.adapter:
                 self._on_adapter(event.adapter)

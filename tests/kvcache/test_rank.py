@@ -160,3 +160,31 @@ def test_a_long_event_is_brought_in_piece_by_piece(world):
     steps = list(world.rank.feed(batch(stored(names, tokens))))
     assert len(steps) > 3
     assert world.cached(tokens) == 8000
+
+
+def another_size(**options: object) -> Rank:
+    rank = Rank(RunIndex(PrefixKeys()), 0, block_size=16, **options)
+    for _ in rank.feed(batch(stored([1], TOKENS[:4]))):
+        pass
+    return rank
+
+
+def test_another_block_size_in_events_is_taken_over():
+    rank = another_size()
+    assert (rank.block_size, rank.blocks) == (4, 1)
+
+
+def test_another_block_size_in_events_can_be_forbidden():
+    rank = another_size(adopt_block_size=False)
+    assert (rank.block_size, rank.blocks) == (16, 0)
+    assert rank.counts.skipped == {Skip.BLOCK_SIZE: 1}
+    rank.learn_shape(32, None)
+    assert rank.block_size == 16
+
+
+def test_the_size_of_a_cache_is_learnt_from_the_engine():
+    rank = Rank(RunIndex(PrefixKeys()), 0, block_size=16)
+    rank.learn_shape(4, 2)
+    assert rank.block_size == 4
+    rank.assumed.keep(Prompt(tokens=np.array(TOKENS[:12], dtype=np.uint32)), 12, rank.block_size, 0.0)
+    assert rank.blocks == 2

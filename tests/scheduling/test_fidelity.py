@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.pool import Pool
+from epp.kvcache.causes import Cause, Evidence
 from epp.kvcache.prefix_index import Match
+from epp.prompts.namespace import namespace
 from epp.prompts.prompt import Prompt, Request, TokenSource
 from epp.scheduling.cache_reports import CacheReports
 from epp.scheduling.fidelity import Fidelity
@@ -32,13 +36,20 @@ class World:
         self.pool = Pool()
         self.scheduler = Scheduler(pool=self.pool, index=Holds64(), policy=RoundRobin())
         self.registry = CollectorRegistry()
-        self.fidelity = Fidelity(self.pool, self.registry)
+        self.evidence = Evidence(events=True, complete=True, block_size=16, blocks=100)
+        self.fidelity = Fidelity(self.pool, self.registry, lambda _column: self.evidence)
         self.pool.replace([W0])
 
-    def end(self, reported: int | None, request: Request = KNOWN, served: HostPort | None = None) -> None:
+    def end(
+        self,
+        reported: int | None,
+        request: Request = KNOWN,
+        served: HostPort | None = None,
+        prompt_tokens: int | None = None,
+    ) -> None:
         """One request that was predicted to find 64 tokens and found `reported`."""
         pick = self.scheduler.pick(request)
-        usage = Usage(cached_tokens=reported)
+        usage = Usage(cached_tokens=reported, prompt_tokens=prompt_tokens)
         self.fidelity.ended(Outcome(request=request, ending=Ending.COMPLETE, pick=pick, usage=usage, served=served))
 
 
@@ -63,7 +74,7 @@ def test_what_cannot_be_compared_is_not_counted() -> None:
 def test_what_another_worker_prefilled_is_neither_compared_nor_taken_as_cached() -> None:
     world = World()
     pick = world.scheduler.pick(KNOWN)
-    split = replace(pick, decision=replace(pick.decision, prefill=W0))
+    split = structs.replace(pick, decision=structs.replace(pick.decision, prefill=W0))
     told: list[int] = []
     reports = CacheReports(lambda _column, _endpoint, _prompt, tokens: told.append(tokens))
     for each in (split, pick):
@@ -81,3 +92,64 @@ def test_a_worker_that_is_always_wrong_stands_out_by_name_until_it_leaves() -> N
     assert world.fidelity.status().mean_error["w0"] == pytest.approx(64.0)
     world.pool.replace([])
     assert world.fidelity.status().mean_error == {}
+
+
+SALTED = Request(
+    prompt=Prompt(tokens=np.arange(100, dtype=np.uint32), source=TokenSource.TOKENIZER, namespace=namespace("", "salt"))
+)
+
+
+@pytest.mark.parametrize(
+    ("reported", "more", "evidence", "cause"),
+    [
+        (0, {}, {"events": False}, Cause.NO_EVENTS),
+        (40, {}, {}, Cause.BLOCK_SIZE),
+        (0, {}, {"event_block_size": 32}, Cause.BLOCK_SIZE),
+        (80, {"prompt_tokens": 103}, {}, Cause.TEMPLATE),
+        (80, {"prompt_tokens": 100}, {}, Cause.TEMPLATE),
+        (80, {}, {"complete": False}, Cause.MISSED),
+        (0, {"request": SALTED}, {}, Cause.SALT),
+        (0, {}, {}, Cause.UNKNOWN),
+    ],
+)
+def test_the_likely_cause_is_named(reported, more, evidence, cause) -> None:
+    world = World()
+    world.evidence = replace(world.evidence, **evidence)
+    for _ in range(19):
+        world.end(reported, **more)
+    assert world.fidelity.status().causes == {}
+    with capture_logs() as logs:
+        for _ in range(5):
+            world.end(reported, **more)
+    assert world.fidelity.status().causes == {"w0": cause}
+    assert [(log["endpoint"], log["cause"]) for log in logs] == [("w0", cause)]
+    assert world.registry.get_sample_value("epp_kv_wrong_workers", {"cause": str(cause)}) == 1.0
+    world.pool.replace([])
+    assert world.fidelity.status().causes == {}
+    assert world.registry.get_sample_value("epp_kv_wrong_workers", {"cause": str(cause)}) == 0.0
+
+
+@pytest.mark.parametrize(("grown", "cause"), [({"restarts": 1}, Cause.RESTART), ({"removed": 150}, Cause.EVICTIONS)])
+def test_what_happened_meanwhile_is_a_cause(grown, cause) -> None:
+    world = World()
+    world.end(64)
+    world.evidence = replace(world.evidence, **grown)
+    for _ in range(24):
+        world.end(0)
+    assert world.fidelity.status().causes == {"w0": cause}
+
+
+def test_another_tokenizer_shows_in_lengths_that_differ_by_more_and_less() -> None:
+    world = World()
+    for i in range(25):
+        world.end(80, prompt_tokens=90 + 3 * i)
+    assert world.fidelity.status().causes == {"w0": Cause.TOKENIZER}
+
+
+def test_a_worker_that_is_right_again_is_no_longer_named() -> None:
+    world = World()
+    for _ in range(25):
+        world.end(0)
+    for _ in range(80):
+        world.end(64)
+    assert world.fidelity.status().causes == {}
