@@ -308,6 +308,11 @@ class PromptsSettings(BaseModel):
     trust_request_chat_template: bool = _setting(
         False, "Whether chat templates in requests are rendered, as with vLLM's option of that name."
     )
+    harmony_date: str = _setting(
+        "",
+        "Day, as 2026-01-31, that the engines of gpt-oss show the model; empty: today.",
+        names=("VLLM_SYSTEM_START_DATE",),
+    )
     tokenizer_threads: int = _setting(
         0, "Threads that encode large prompts; 0: one less than there are cores, at most 4.", ge=0, le=64
     )

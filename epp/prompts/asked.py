@@ -37,6 +37,8 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
+    of_responses: bool = False
+    """From the responses API, which builds some models' prompts in another way."""
 
 
 class TextPrompt(msgspec.Struct, frozen=True, kw_only=True):

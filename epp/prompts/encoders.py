@@ -10,7 +10,7 @@ from typing import Any
 
 from epp.prompts.encoding import EncodingThreads
 from epp.prompts.model import Model
-from epp.prompts.model_files import ModelFilesError, load_model_files
+from epp.prompts.model_files import ModelFiles, ModelFilesError, load_model_files
 from epp.prompts.side_process import SideProcess
 from epp.prompts.template_model import TemplateModel
 
@@ -21,6 +21,7 @@ class EncoderKind(StrEnum):
     AUTO = "auto"
     TEMPLATE = "template"
     MISTRAL = "mistral"
+    HARMONY = "harmony"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,11 @@ class Shared:
     process: SideProcess
     template_in_request: bool = False
     """Whether templates that come with requests are rendered, as with vLLM's `--trust-request-chat-template`."""
+    date: str = ""
+    """The day that prompts of gpt-oss name; empty: today."""
 
 
-_BUILT_BY_CODE = frozenset({"gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"})
+_BUILT_BY_CODE = frozenset({"deepseek_v32", "deepseek_v4", "kimi_k3", "inkling"})
 """Values of `model_type` in config.json whose prompts vLLM builds by code that no library here has."""
 
 
@@ -44,6 +47,8 @@ def load_model(directory: Path, template_file: Path | None, kind: EncoderKind, s
 
 def _auto(directory: Path, template_file: Path | None, shared: Shared) -> Model:
     model_type = _model_type(directory)
+    if model_type == "gpt_oss" and template_file is None:
+        return _harmony(directory, template_file, shared)
     if model_type in _BUILT_BY_CODE and template_file is None:
         problem = f"prompts of {model_type} are built by the engine's own code: use EPP_RENDER_URL, or name a template"
         raise ModelFilesError(directory, problem)
@@ -55,7 +60,10 @@ def _auto(directory: Path, template_file: Path | None, shared: Shared) -> Model:
 
 
 def _template(directory: Path, template_file: Path | None, shared: Shared) -> Model:
-    files = load_model_files(directory, template_file)
+    return _template_model(directory, load_model_files(directory, template_file), shared)
+
+
+def _template_model(directory: Path, files: ModelFiles, shared: Shared) -> TemplateModel:
     return TemplateModel(
         files,
         shared.threads,
@@ -63,6 +71,17 @@ def _template(directory: Path, template_file: Path | None, shared: Shared) -> Mo
         origin=str(directory),
         template_in_request=shared.template_in_request,
     )
+
+
+def _harmony(directory: Path, _template_file: Path | None, shared: Shared) -> Model:
+    if importlib.util.find_spec("openai_harmony") is None:
+        problem = "prompts of gpt-oss need the package openai-harmony: install epp[gpt-oss], or use EPP_RENDER_URL"
+        raise ModelFilesError(directory, problem)
+    from epp.prompts.harmony import HarmonyModel
+
+    files = load_model_files(directory)
+    texts = _template_model(directory, files, shared)
+    return HarmonyModel(directory, texts, files.encoder, shared.threads, shared.date)
 
 
 def _mistral(directory: Path, _template_file: Path | None, shared: Shared) -> Model:
@@ -80,6 +99,7 @@ _LOADERS: dict[EncoderKind, Callable[[Path, Path | None, Shared], Model]] = {
     EncoderKind.AUTO: _auto,
     EncoderKind.TEMPLATE: _template,
     EncoderKind.MISTRAL: _mistral,
+    EncoderKind.HARMONY: _harmony,
 }
 
 

@@ -49,13 +49,17 @@ class HuggingFaceEncoder:
 
     def vocabulary(self) -> Iterable[bytes]:
         """The text of every entry; bytes of byte-level tokenizers are translated back."""
+        return (text for _, text in self.entries())
+
+    def entries(self) -> Iterable[tuple[int, bytes]]:
+        """Id and text of every entry, in no order."""
         byte_level = '"ByteLevel"' in json.dumps([self._description.get(key) for key in ("pre_tokenizer", "decoder")])
         table = _byte_of_character() if byte_level else {}
-        for entry in self._tokenizer.get_vocab(with_added_tokens=False):
+        for entry, id_ in self._tokenizer.get_vocab(with_added_tokens=False).items():
             if byte_level:
-                yield entry.translate(table).encode("latin-1", "replace")
+                yield id_, entry.translate(table).encode("latin-1", "replace")
             else:
-                yield entry.replace("▁", " ").encode()
+                yield id_, entry.replace("▁", " ").encode()
 
     @cached_property
     def added_tokens(self) -> list[AddedToken]:

@@ -104,7 +104,7 @@ class PromptReader:
         encoding_metrics.cache(lambda: cache.bytes)
         threads = EncodingThreads(_encoding_limits(settings), cache, encoding_metrics)
         process = SideProcess(settings.render_budget_ms / 1000)
-        models = models_from_settings(settings, Shared(threads, process, settings.trust_request_chat_template))
+        models = models_from_settings(settings, _shared(settings, threads, process))
         service, metrics = _render_service(settings, workers), PromptMetrics(registry)
         return cls(models, threads, process, service, metrics, settings.render_inline_bytes)
 
@@ -231,6 +231,10 @@ async def _encode(prompt: AnyPrompt, model: Model | None) -> tuple[Encoded, Toke
     if isinstance(prompt, ChatPrompt):
         return await model.chat(prompt), model.source
     return await model.text(prompt.text, prompt.add_special_tokens), model.source
+
+
+def _shared(settings: Settings, threads: EncodingThreads, process: SideProcess) -> Shared:
+    return Shared(threads, process, settings.trust_request_chat_template, settings.harmony_date)
 
 
 def _status(one: ServedModel) -> ModelStatus:

@@ -50,6 +50,7 @@ def read_responses(body: Body) -> Asked:
         variables=with_effort(dict(responses.chat_template_kwargs or {}), effort),
         add_generation_prompt=not unfinished,
         continue_final_message=unfinished,
+        of_responses=True,
     )
     return asked(responses, prompt, responses.max_output_tokens)
 
