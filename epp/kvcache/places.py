@@ -61,12 +61,13 @@ class Places:
                 if head is not None:
                     run, offset = head, NOWHERE
                     continue
-                along = len(keys) - done
+                new = _unplaced(forest, keys[done:] if done else keys)
+                along = len(new)
                 if run is not None and offset + 1 == len(run.keys):
-                    run.keys.extend(keys[done:])
+                    run.keys.extend(new)
                 else:
                     before = keys[done - 1] if done else where.key
-                    run, offset = self._new_run(forest, where.blocks + done, before, keys[done:]), NOWHERE
+                    run, offset = self._new_run(forest, where.blocks + done, before, new), NOWHERE
             assert run is not None
             yield run, offset + 1, done, done + along
             offset += along
@@ -96,3 +97,10 @@ class Places:
         run = Run(self._next_run, start, before, keys)
         self.revive(run, forest)
         return run
+
+
+def _unplaced(forest: Forest, keys: Sequence[int]) -> Sequence[int]:
+    """The keys before the first that has a place already: its run outlived the one that it branched from."""
+    if forest.heads.keys().isdisjoint(keys):
+        return keys
+    return keys[: next(i for i, key in enumerate(keys) if key in forest.heads)]

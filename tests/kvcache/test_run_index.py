@@ -122,6 +122,25 @@ def test_it_answers_as_the_naive_index(steps, prompts):
     assert not any(forest.heads for forest in runs._places.forests.values())
 
 
+BRANCH_OUTLIVES_ITS_ROOT = [
+    ("store", 0, Tier.GPU, [1, 0], 0, 0),
+    ("store", 1, Tier.GPU, [1, 1], 0, 0),
+    ("remove", 0, Tier.GPU, [1, 0], 0, 0),
+    ("remove", 1, Tier.GPU, [1], 0, 0),
+    ("store", 2, Tier.GPU, [1, 1], 0, 0),
+    ("store", 1, Tier.GPU, [1], 0, 0),
+    ("store", 1, Tier.GPU, [1, 1], 0, 1),
+]
+
+
+@pytest.mark.parametrize("steps", range(1, len(BRANCH_OUTLIVES_ITS_ROOT) + 1))
+def test_a_branch_that_outlives_its_root_is_found_when_the_root_comes_back(steps):
+    both = Both()
+    for step in BRANCH_OUTLIVES_ITS_ROOT[:steps]:
+        both.do(step)
+    both.check([1, 1])
+
+
 @pytest.fixture(params=[NaiveIndex, RunIndex])
 def index(request) -> BlockIndex:
     return request.param(KEYS)

@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from epp.kvcache.events import Stored
@@ -60,7 +60,12 @@ def take(both: Both, data: bytes) -> None:
     both.indexes = (naive, index)
 
 
+OUTLIVES = [("assume", 0, None, [1, 0], 4), ("name", 1, None, [1, 1], 1)]
+"""A branch whose root is only assumed, so that no snapshot has it."""
+
+
 @settings(max_examples=80, deadline=None)
+@example(OUTLIVES, [("name", 1, None, [1, 1], 0)], [[]])
 @given(operations, operations, st.lists(chains, min_size=1, max_size=6))
 def test_an_index_filled_from_a_snapshot_goes_on_as_if_nothing_had_happened(before, after, prompts):
     both = Both()
