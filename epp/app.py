@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TypeVar
 
 import structlog
@@ -34,6 +35,7 @@ from epp.kvcache.metrics import KvMetrics
 from epp.peers.addresses import Processes
 from epp.peers.sharing import LoadSharing
 from epp.peers.status import PeersStatus
+from epp.peers.warm_start import WarmStart
 from epp.prompts.reader import PromptReader
 from epp.scheduling.cache_reports import CacheReports
 from epp.scheduling.comparison import Comparison
@@ -57,13 +59,18 @@ _log = structlog.get_logger(__name__)
 _Started = TypeVar("_Started")
 
 
-def serve(settings: Settings) -> int:
+def serve(
+    settings: Settings, processes: Processes | None = None, on_ready: Callable[[bool], None] = lambda _ready: None
+) -> int:
     """Run the EPP until SIGTERM or SIGINT; the exit code of `epp serve`.
 
+    `processes` says which of several processes this one is; `on_ready` hears when it gets ready, and when it drains.
     Raises SettingsError for settings that cannot work together.
     """
     configure_logs(settings.log_level)
-    return _run(App(settings))
+    app = App(settings, processes)
+    app.on_ready = on_ready
+    return _run(app)
 
 
 def shadow(settings: Settings, *, as_json: bool) -> int:
@@ -102,6 +109,8 @@ class App:
         `shadow`: listen to traffic that somebody else places, and answer nothing.
         """
         self._settings = settings
+        self._processes = processes or Processes()
+        self.on_ready: Callable[[bool], None] = lambda _ready: None
         self._started = time.monotonic()
         self._ready = False
         self.registry = CollectorRegistry()
@@ -135,9 +144,13 @@ class App:
             models=self.models,
             disaggregation=self.disaggregation,
         )
-        self.sharing = LoadSharing.from_settings(
-            settings, self.scheduler.load, self.pool, processes or Processes(), self.registry
-        )
+        self.sharing = self._sharing() if not shadow else None  # what a spectator would have picked is no load
+        self.warm_start: WarmStart | None = None
+        if self.sharing is not None and settings.warmup_timeout_seconds:
+            self.warm_start = WarmStart(
+                self.sharing, self.knowledge, self.scheduler.rates, max_blocks=settings.kv_index_max_blocks
+            )
+            self.knowledge.hold()
         self.config_watch = ConfigWatch(settings, self._take_policies)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.scraper.on_loss = self.suspects.suspect
@@ -146,19 +159,31 @@ class App:
         self.comparison = Comparison(self.registry) if shadow else None
         self.servicer = self._servicer() if self.comparison is None else self._spectator(self.comparison)
         self.health = Health()
-        self.transport = transport_for(settings, self.servicer.serve, health=self.health, registry=self.registry)
+        self.transport = transport_for(
+            settings,
+            self.servicer.serve,
+            health=self.health,
+            registry=self.registry,
+            shared=self._processes.folder is not None,
+        )
         self.discovery = Discovery(settings, self.pool, self.registry)
 
     async def run(self) -> None:
         """Serve until a signal says to stop, then drain. Raises CouldNotStartError."""
-        stop = _stop_signals()
+        stop = stop_signals()
         async with AsyncExitStack() as parts:
             await self._start(parts)
-            becoming_ready = asyncio.create_task(self._become_ready(), name="become ready")
+            becoming_ready = asyncio.create_task(self._become_ready(parts), name="become ready")
+            becoming_ready.add_done_callback(lambda task: stop.set() if _has_failed(task) else None)
             await stop.wait()
+            if _has_failed(becoming_ready):
+                await becoming_ready
             becoming_ready.cancel()
             stop.clear()
             await self._drain(stop)
+
+    def _sharing(self) -> LoadSharing | None:
+        return LoadSharing.from_settings(self._settings, self.scheduler.load, self.pool, self._processes, self.registry)
 
     def _servicer(self) -> Servicer:
         return Servicer(
@@ -228,15 +253,28 @@ class App:
             fidelity=self.fidelity.status(),
             comparison=self.comparison.report() if self.comparison is not None else None,
             settings=_in_force(self._settings),
-            peers=self.sharing.status() if self.sharing is not None else PeersStatus(),
+            peers=self._peers(),
         )
+
+    def _peers(self) -> PeersStatus:
+        if self.sharing is None:
+            return PeersStatus()
+        status = self.sharing.status()
+        return status if self.warm_start is None else replace(status, warm_start=self.warm_start.status())
 
     async def _start(self, parts: AsyncExitStack) -> None:
         """Start every part; those that others need come first, and all stop in the opposite order."""
         settings = self._settings
         parts.push_async_callback(self.reader.stop)
-        metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port)
-        admin = AdminServer(self.status, self.decisions.records, host=settings.admin_host, port=settings.admin_port)
+        face = self._processes.face
+        metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port, path=face("metrics"))
+        admin = AdminServer(
+            self.status,
+            self.decisions.records,
+            host=settings.admin_host,
+            port=settings.admin_port,
+            path=face("admin"),
+        )
         await self.knowledge.start()
         parts.push_async_callback(self.knowledge.stop)
         if self.checkpoint is not None:
@@ -248,18 +286,22 @@ class App:
             raise CouldNotStartError(str(error)) from None
         parts.push_async_callback(self.discovery.stop)
         if self.sharing is not None:
-            await _listen("EPP_PEER_PORT", self.sharing.start(), self.sharing.stop, parts)
+            await listen("EPP_PEER_PORT", self.sharing.start(), self.sharing.stop, parts)
+        if self.warm_start is not None:
+            await listen("EPP_PEER_PORT", self.warm_start.start(), self.warm_start.stop, parts)
         await self.config_watch.start()
         parts.push_async_callback(self.config_watch.stop)
         if settings.engine_metrics:
             await self.scraper.start()
             parts.push_async_callback(self.scraper.stop)
         parts.push_async_callback(self.suspects.stop)
-        await _listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
-        await _listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)
+        await listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
+        await listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)
+        if self._processes.folder is not None:
+            return  # the parent answers for all; requests come when this one is ready
         health = HealthServer(self.health, host=settings.host, port=settings.health_port)
-        health_port = await _listen("EPP_HEALTH_PORT", health.start(), health.stop, parts)
-        grpc_port = await _listen("EPP_GRPC_PORT", self.transport.start(), self.transport.stop, parts)
+        health_port = await listen("EPP_HEALTH_PORT", health.start(), health.stop, parts)
+        grpc_port = await listen("EPP_GRPC_PORT", self.transport.start(), self.transport.stop, parts)
         # Port 0 takes a free one: this line is how a parent process learns which.
         _log.info(
             "listening",
@@ -270,13 +312,19 @@ class App:
             admin_port=admin.port,
         )
 
-    async def _become_ready(self) -> None:
+    async def _become_ready(self, parts: AsyncExitStack) -> None:
         await self.discovery.synced()
+        if self.warm_start is not None:
+            await self.warm_start.run(self._settings.warmup_timeout_seconds)
+            self.warm_start.warm = True
+        if self._processes.folder is not None:
+            await listen("EPP_GRPC_PORT", self.transport.start(), self.transport.stop, parts)
         await self._set_ready(True)
 
     async def _set_ready(self, ready: bool) -> None:
         self._ready = ready
         await self.health.set_ready(ready)
+        self.on_ready(ready)
         _log.info("ready" if ready else "not ready", endpoints=len(self.pool.snapshot().endpoints))
 
     async def _drain(self, hurry: asyncio.Event) -> None:
@@ -295,9 +343,14 @@ class App:
         await self.transport.drain(self._settings.drain_timeout_seconds)
 
 
-async def _listen(
+def _has_failed(task: "asyncio.Task[None]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
+
+
+async def listen(
     setting: str, start: Awaitable[_Started], stop: Callable[[], Awaitable[None]], parts: AsyncExitStack
 ) -> _Started:
+    """Start what listens; it stops with `parts`. Raises CouldNotStartError with the name of the setting."""
     try:
         started = await start
     except (OSError, RuntimeError) as error:
@@ -306,7 +359,7 @@ async def _listen(
     return started
 
 
-def _stop_signals() -> asyncio.Event:
+def stop_signals() -> asyncio.Event:
     """Set by each SIGTERM and SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

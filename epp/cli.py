@@ -79,9 +79,16 @@ def _add_serve(commands: Commands) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     from epp.app import serve
+    from epp.processes.count import processes_of
     from epp.settings import load_settings
 
-    return serve(load_settings(with_flags(arguments, os.environ)))
+    settings = load_settings(with_flags(arguments, os.environ))
+    count = processes_of(settings.processes)
+    if count == 1:
+        return serve(settings)
+    from epp.processes.supervisor import supervise
+
+    return supervise(settings, count)
 
 
 def _add_shadow(commands: Commands) -> None:

@@ -549,6 +549,9 @@ class PeersSettings(BaseModel):
     peer_queue_messages: int = _setting(
         10_000, "Messages that wait for one slow replica; what comes beyond is lost to it and mended later.", ge=10
     )
+    warmup_timeout_seconds: float = _setting(
+        30.0, "Seconds that readiness waits for what a warm replica knows of the caches; 0: it does not ask.", ge=0
+    )
     max_peers: int = _setting(64, "Other processes whose load is counted; more are ignored.", ge=1, le=1000)
     peer_max_reservations: int = _setting(100_000, "Requests of one other process that are counted.", ge=1)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -17,12 +18,19 @@ class MetricsServer(HttpListener):
     a time; collectors of our own must therefore read only what another thread may read.
     """
 
-    def __init__(self, registry: CollectorRegistry, *, host: str = "0.0.0.0", port: int = 9090) -> None:  # noqa: S104 - Prometheus scrapes from other nodes
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        host: str = "0.0.0.0",  # noqa: S104 - Prometheus scrapes from other nodes
+        port: int = 9090,
+        path: Path | None = None,
+    ) -> None:
         self._registry = registry
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
         application = web.Application()
         application.add_routes([web.get("/metrics", self._metrics)])
-        super().__init__(application, host=host, port=port)
+        super().__init__(application, host=host, port=port, path=path)
 
     async def stop(self) -> None:
         """Close the listener and its connections, and end the thread."""

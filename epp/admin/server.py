@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from aiohttp import web
@@ -24,12 +25,13 @@ class AdminServer(HttpListener):
         *,
         host: str = "127.0.0.1",
         port: int = 9091,
+        path: Path | None = None,
     ) -> None:
         self._collect = collect
         self._decisions = decisions
         application = web.Application()
         application.add_routes([web.get("/status", self._status), web.get("/decisions", self._last_decisions)])
-        super().__init__(application, host=host, port=port)
+        super().__init__(application, host=host, port=port, path=path)
 
     async def _status(self, _request: web.Request) -> web.Response:
         return web.Response(body=encode(self._collect()), content_type="application/json")

@@ -33,6 +33,21 @@ class ProcessStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OneOfSeveral:
+    """One of the processes of EPP_PROCESSES."""
+
+    index: int
+    pid: int | None
+    ready: bool
+    restarts: int
+    """Times that it ended without being asked to."""
+    open: int
+    """Streams that it serves now."""
+    begun: int
+    """Streams since its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """All that `/status` says; every part of the EPP adds its own section."""
 
@@ -56,6 +71,8 @@ class Status:
     """What `epp shadow` found; None: this is an `epp serve`."""
     fidelity: FidelityStatus = field(default_factory=FidelityStatus)
     peers: PeersStatus = field(default_factory=PeersStatus)
+    processes: tuple[OneOfSeveral, ...] = ()
+    """Where EPP_PROCESSES is above 1; what is not summed is then of one of them."""
 
 
 def encode(status: Status) -> bytes:

@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from epp.endpoints.endpoint import host_port
@@ -29,6 +29,14 @@ class Processes:
     index: int = 0
     folder: Path | None = None
     """Where their ipc sockets are; None: there is one process only."""
+
+    def of(self, index: int) -> "Processes":
+        """Another one of them."""
+        return replace(self, index=index)
+
+    def face(self, name: str) -> Path | None:
+        """The local socket where this one shows what the parent puts together: `metrics` or `admin`."""
+        return None if self.folder is None else self.folder / f"{self.index}.{name}"
 
     def own_ipc(self) -> tuple[Place, ...]:
         """Where this one is for its siblings."""

@@ -96,7 +96,7 @@ class Group:
         self._places = _Places()
         self.wake: Callable[[], None] = lambda: None
         """Called when `flush` has something to send."""
-        self.own = OwnLoad(lambda column: self._places.key.get(column, 0), self._woken)
+        self.own = OwnLoad(self.key_of, self._woken)
         load.listener = self.own
         self._number = 0
         self._beat = 0
@@ -120,6 +120,14 @@ class Group:
             self._places.column.pop(key, None)
             for peer in self.peers.values():
                 peer.mirror.left(key)
+
+    def key_of(self, column: int) -> int:
+        """The `endpoint_key` of a pool column; 0 for one that nobody has."""
+        return self._places.key.get(column, 0)
+
+    def column_of(self, key: int) -> int | None:
+        """The pool column of an endpoint."""
+        return self._places.column.get(key)
 
     # What we say.
 
@@ -211,7 +219,7 @@ class Group:
             if len(self.peers) >= self._rules.most_peers:
                 self.counts.strangers += 1
                 return None
-            mirror = Mirror(self._load, self._places.column.get, most=self._rules.most_reservations)
+            mirror = Mirror(self._load, self.column_of, most=self._rules.most_reservations)
             peer = self.peers[message.peer] = Peer(id=message.peer, link=link, mirror=mirror, heard_at=now)
         elif peer.link != link:
             if peer.silent < self._rules.silent_beats:

@@ -30,6 +30,7 @@ _log = structlog.get_logger(__name__)
 
 _FLUSHED_AT_ONCE = 4
 """Messages that are sent without a pause."""
+_LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 10.0
 """How long a peer may be silent, or deaf, before somebody is told."""
 
@@ -55,7 +56,8 @@ class LoadSharing:
         *,
         times: SharingTimes | None = None,
         pods: ServicePods | None = None,
-        encrypted: bool = False,
+        key: CurveKey | None = None,
+        own_places: tuple[Place, ...] = (),
         registry: CollectorRegistry | None = None,
     ) -> None:
         """`places` says where peers may be now; `pods` is what it learns that from, if anything must run for it."""
@@ -65,7 +67,8 @@ class LoadSharing:
         self.places = places
         self._times = times or SharingTimes()
         self._pods = pods
-        self._encrypted = encrypted
+        self.key = key
+        self.own_places = own_places
         self._tasks: list[asyncio.Task[None]] = []
         self._flushing: asyncio.TimerHandle | asyncio.Handle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -110,7 +113,8 @@ class LoadSharing:
             partial(_places, processes, peers, pods, settings.peer_port),
             times=SharingTimes(beat=settings.peer_beat_seconds, batch=settings.peer_batch_ms / 1000),
             pods=pods,
-            encrypted=key is not None,
+            key=key,
+            own_places=tuple(places),
             registry=registry,
         )
 
@@ -133,6 +137,13 @@ class LoadSharing:
         for message in self.group.beat(time.monotonic(), leaving=True):
             self.carrier.send(message)
         await asyncio.to_thread(self.carrier.stop)
+
+    async def places_known(self) -> None:
+        """Return when it is known where peers are, as far as that must be asked for."""
+        while True:
+            if self._pods is None or self._pods.source.listed:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
 
     def wake(self) -> None:
         """There is something to tell."""
@@ -190,7 +201,7 @@ class LoadSharing:
         return PeersStatus(
             enabled=True,
             name=self.group.name,
-            encrypted=self._encrypted,
+            encrypted=self.key is not None,
             problem=self._problem(links, spoken),
             peers=peers,
             sent=counts.sent,

@@ -1,6 +1,6 @@
 """What `/status` says of the peers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,21 @@ class PeerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStartStatus:
+    """What this process began with."""
+
+    peer: str = ""
+    """Whose snapshot it took; empty: nobody's."""
+    problem: str = ""
+    """Why it took none."""
+    ranks: int = 0
+    blocks: int = 0
+    seconds: float = 0.0
+    given: int = 0
+    """Snapshots that it gave to others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeersStatus:
     """The section of `/status`."""
 
@@ -45,3 +60,4 @@ class PeersStatus:
     """Connections with a key that is not ours."""
     vanished: int = 0
     """Times that a peer fell silent and its load was dropped."""
+    warm_start: WarmStartStatus = field(default_factory=WarmStartStatus)

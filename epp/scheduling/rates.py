@@ -44,6 +44,18 @@ class _Sample:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LearntRates:
+    """All that was learnt, for another process."""
+
+    curve: tuple[float, float, float]
+    precision: tuple[float, ...]
+    """Nine numbers, row by row."""
+    moment: tuple[float, float, float]
+    speeds: dict[int, tuple[float, int]]
+    """By column: slowness, and from how many observations; only of those that were observed."""
+
+
 class Rates:
     """Prefill time = slowness of the endpoint x (a + b uncached + c uncached x mean context), in seconds.
 
@@ -82,6 +94,24 @@ class Rates:
             return slowness * (a + b * thousands)
         # Mean context of the computed tokens: what is cached and half of what is not.
         return slowness * (a + thousands * (b + c * (prompt_tokens * 0.001 - thousands * 0.5)))
+
+    def learnt(self) -> LearntRates:
+        """What was learnt so far."""
+        speeds = {i: (float(self._slowness[i]), seen) for i, seen in enumerate(self._seen) if seen}
+        first, second, third = self._moment.tolist()
+        return LearntRates(self._curve, tuple(self._precision.ravel().tolist()), (first, second, third), speeds)
+
+    def take(self, learnt: LearntRates) -> None:
+        """Begin with what another process learnt; numbers that no process can have learnt change nothing."""
+        precision = np.array(learnt.precision).reshape(3, 3)
+        numbers = [*learnt.curve, *learnt.precision, *learnt.moment]
+        usable = np.isfinite(numbers).all() and min(learnt.curve) >= 0.0 and max(learnt.curve) > 0.0
+        if not usable or np.linalg.eigvalsh(precision).min() <= 0.0:
+            return
+        self._curve, self._precision, self._moment = learnt.curve, precision, np.array(learnt.moment)
+        for column, (slowness, seen) in learnt.speeds.items():
+            if column < len(self._seen) and 0.01 <= slowness <= 100.0 and seen > 0:
+                self._slowness[column], self._seen[column] = slowness, seen
 
     def observe(self, seen: Prefill) -> None:
         """Learn from one prefill; those that ended together count as one."""

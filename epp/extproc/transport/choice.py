@@ -32,9 +32,16 @@ class Transport(Protocol):
 
 
 def transport_for(
-    settings: Settings, serve: Serve, *, health: Health | None = None, registry: CollectorRegistry | None = None
+    settings: Settings,
+    serve: Serve,
+    *,
+    health: Health | None = None,
+    registry: CollectorRegistry | None = None,
+    shared: bool = False,
 ) -> Transport:
     """The carrier, not yet listening; it answers gRPC health too, where `health` is given.
+
+    `shared`: other processes listen on the same port.
 
     Raises SettingsError when the certificates are of no use.
     """
@@ -47,6 +54,7 @@ def transport_for(
             tls=server_context(settings),
             client_names=comma_list(settings.tls_client_names),
             metrics=Http2Metrics(registry or CollectorRegistry()),
+            shared=shared,
         )
     return GrpcTransport(
         serve,
@@ -55,4 +63,5 @@ def transport_for(
         settings=settings,
         max_body_bytes=settings.max_body_bytes,
         health=health,
+        shared=shared,
     )

@@ -34,13 +34,14 @@ class GrpcTransport:
         settings: CarrierSettings | None = None,
         max_body_bytes: int = 0,
         health: Health | None = None,
+        shared: bool = False,
     ) -> None:
         settings = settings or CarrierSettings(secure_serving=False)
         self._serve = serve
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._credentials = server_credentials(settings)
         self._client_names = frozenset(comma_list(settings.tls_client_names))
-        self._options = _options(settings, max_message_bytes(max_body_bytes))
+        self._options = _options(settings, max_message_bytes(max_body_bytes), shared=shared)
         self._health = health
         self._server: grpc.aio.Server | None = None
 
@@ -82,7 +83,7 @@ class GrpcTransport:
             pass
 
 
-def _options(settings: CarrierSettings, max_message_bytes: int) -> list[tuple[str, int]]:
+def _options(settings: CarrierSettings, max_message_bytes: int, *, shared: bool) -> list[tuple[str, int]]:
     options = {
         "grpc.max_receive_message_length": max_message_bytes,
         "grpc.max_send_message_length": max_message_bytes,
@@ -93,7 +94,7 @@ def _options(settings: CarrierSettings, max_message_bytes: int) -> list[tuple[st
         "grpc.keepalive_permit_without_calls": 1,
         # A gateway may ping as often as it likes: refusing pings ends its connection and every request on it.
         "grpc.http2.max_ping_strikes": 0,
-        "grpc.so_reuseport": 0,
+        "grpc.so_reuseport": int(shared),
     }
     if settings.max_connection_age_seconds:
         options["grpc.max_connection_age_ms"] = round(settings.max_connection_age_seconds * 1000)

@@ -40,10 +40,13 @@ class Http2Transport:
         tls: ssl.SSLContext | None = None,
         client_names: Collection[str] = (),
         metrics: Http2Metrics | None = None,
+        shared: bool = False,
     ) -> None:
+        """`shared`: other processes listen on the same port."""
         self._methods = {path.encode(): serve for path, serve in methods.items()}
         self._host = host
         self._port = port
+        self._shared = shared
         self._limits = limits or Limits()
         self._tls = tls
         self._client_names = frozenset(client_names)
@@ -64,6 +67,7 @@ class Http2Transport:
             ssl=self._tls,
             ssl_handshake_timeout=self._limits.handshake_seconds if self._tls else None,
             backlog=_BACKLOG,
+            reuse_port=self._shared or None,
         )
         self._checks = loop.call_later(_CHECK_SECONDS, self._check)
         port: int = self._server.sockets[0].getsockname()[1]
