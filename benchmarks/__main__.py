@@ -18,6 +18,7 @@ BENCHMARKS = {
         "cpu_exchange_220kb_duplex",
         "cpu_exchange_220kb_none",
         "cpu_chunk",
+        "streams_per_core",
         "added_latency_1kb_http2",
         "added_latency_100kb_http2",
         "cpu_exchange_1kb_duplex_http2",
@@ -25,6 +26,7 @@ BENCHMARKS = {
         "cpu_exchange_220kb_duplex_http2",
         "cpu_exchange_220kb_none_http2",
         "cpu_chunk_http2",
+        "streams_per_core_http2",
     ),
     "kv_exchange": (
         "cpu_kv_1kb",

@@ -1,4 +1,7 @@
-"""A worker that streams as many chunks as the path says (`/20`), each in a segment of its own."""
+"""A worker that streams chunks, each in a segment of its own: the path is their number, and their distance in ms.
+
+`/20` streams 20 chunks as fast as they stay apart, `/100/20` a hundred of them every 20 ms.
+"""
 
 import asyncio
 
@@ -16,10 +19,12 @@ async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     try:
         while head := (await reader.readuntil(b"\r\n\r\n")).lower():
             await skip_body(reader, head)
+            chunks, _, distance = head.split(b" ", 2)[1].removeprefix(b"/").partition(b"/")
+            pause = int(distance) / 1000 if distance else PAUSE_SECONDS
             writer.write(HEAD)
-            for _ in range(int(head.split(b" ", 2)[1].removeprefix(b"/"))):
+            for _ in range(int(chunks)):
                 writer.write(piece)
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(pause)
             writer.write(b"0\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):
         writer.close()

@@ -22,6 +22,10 @@ from epp.simulate.envoy import EnvoyConfig, running_envoy
 
 ROUNDS = 5
 WARM_UP = 300
+STREAMS = 64
+"""Token streams at once."""
+STREAM_TOKENS = 100
+TOKEN_MS = 20
 DUPLEX = BodyMode.FULL_DUPLEX_STREAMED
 ANSWER = json.dumps({"object": "chat.completion", "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 1}})
 CHUNK_WORKER = (sys.executable, "-m", "benchmarks.chunk_worker")
@@ -63,6 +67,16 @@ class Bench:
         with sides((self.ours, self.noop), self.destination, DUPLEX) as (ours, noop):
             _report_paired(name, ours, noop, per_chunk)
 
+    def streams(self, name: str) -> None:
+        """Token streams at the pace of a usual engine that one core carries at once, each a whole exchange."""
+        load = Load(200, STREAMS, STREAMS, f"/{STREAM_TOKENS}/{TOKEN_MS}")
+
+        def carried(side: Side) -> float:
+            return STREAM_TOKENS * TOKEN_MS * 1000 / side.cpu_us(load)
+
+        with sides((self.ours, self.noop), self.destination, DUPLEX) as (ours, noop):
+            _report_paired(name, ours, noop, carried, unit="streams")
+
 
 def paired(ours: Side, noop: Side, measure: Callable[[Side], float], rounds: int = ROUNDS) -> list[tuple[float, float]]:
     """Measure both sides in turn, the first one changing from round to round; (ours, no-op) of each round."""
@@ -78,11 +92,11 @@ def paired(ours: Side, noop: Side, measure: Callable[[Side], float], rounds: int
     return results
 
 
-def _report_paired(name: str, ours: Side, noop: Side, measure: Callable[[Side], float]) -> None:
+def _report_paired(name: str, ours: Side, noop: Side, measure: Callable[[Side], float], unit: str = "us") -> None:
     """The ratio is the median of those of the rounds."""
     results = paired(ours, noop, measure)
     baseline = statistics.median(noop_us for _, noop_us in results)
-    report(name, statistics.median(us / noop_us for us, noop_us in results) * baseline, "us", baseline)
+    report(name, statistics.median(us / noop_us for us, noop_us in results) * baseline, unit, baseline)
 
 
 EXCHANGES: dict[str, Callable[[Bench, str], None]] = {
@@ -93,7 +107,10 @@ EXCHANGES: dict[str, Callable[[Bench, str], None]] = {
     "cpu_exchange_220kb_duplex": lambda bench, name: bench.cpu(name, Load(220_000, 16, 300), DUPLEX),
     "cpu_exchange_220kb_none": lambda bench, name: bench.cpu(name, Load(220_000, 16, 300), BodyMode.NONE),
 }
-CHUNKS: dict[str, Callable[[Bench, str], None]] = {"cpu_chunk": lambda bench, name: bench.chunk(name)}
+CHUNKS: dict[str, Callable[[Bench, str], None]] = {
+    "cpu_chunk": lambda bench, name: bench.chunk(name),
+    "streams_per_core": lambda bench, name: bench.streams(name),
+}
 
 
 def main(wanted: list[str]) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,12 @@ class Server:
         """CPU time of all its threads."""
         tasks = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+    def idle_share(self, seconds: float = 3.0) -> float:
+        """Share of a core that it takes without any request."""
+        before = self.cpu_seconds()
+        time.sleep(seconds)
+        return (self.cpu_seconds() - before) / seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +65,12 @@ class Side:
         result: dict[str, float] = json.loads(done.stdout)
         return result
 
-    def cpu_us(self, load: Load) -> float:
-        """CPU microseconds of the server for each request."""
-        before = self.server.cpu_seconds()
+    def cpu_us(self, load: Load, idle_share: float = 0.0) -> float:
+        """CPU microseconds of the server for each request, without what it takes in that time when idle."""
+        before, begin = self.server.cpu_seconds(), time.monotonic()
         self.run(load)
-        return (self.server.cpu_seconds() - before) * 1e6 / load.count
+        idle = idle_share * (time.monotonic() - begin)
+        return (self.server.cpu_seconds() - before - idle) * 1e6 / load.count
 
 
 @contextlib.contextmanager

@@ -50,5 +50,6 @@ class HeldBody:
 
     def forget(self) -> None:
         """Let go of the chunks."""
-        self.budget.used -= sum(map(len, self.chunks))
-        self.chunks.clear()
+        if self.chunks:
+            self.budget.used -= sum(map(len, self.chunks))
+            self.chunks.clear()

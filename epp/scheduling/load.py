@@ -114,8 +114,11 @@ class Load:
 
     def wait_seconds(self, columns: NDArray[np.intp], now: float) -> NDArray[np.float64]:
         """Predicted seconds until each column has done the prefill promised to it."""
-        done = np.minimum((now - self._since.take(columns)) * _MICROS, self._first.take(columns))
-        wait: NDArray[np.float64] = (self._promised.take(columns) - np.maximum(done, 0.0)) / _MICROS
+        done = (now - self._since.take(columns)) * _MICROS
+        np.minimum(done, self._first.take(columns), out=done)
+        np.maximum(done, 0.0, out=done)
+        wait: NDArray[np.float64] = self._promised.take(columns) - done
+        wait /= _MICROS
         return wait
 
     def advance(self, now: float) -> None:

@@ -63,7 +63,7 @@ class PredictedTtft:
         costs = candidates.wait_seconds + (1.0 + self._price(len(candidates))) * candidates.work_seconds
         costs += prices.in_flight * candidates.in_flight + (prices.context / 1000.0) * candidates.decode_tokens
         full = candidates.kv_used > _FULL
-        if full.any():
+        if np.logical_or.reduce(full):  # the methods of arrays take twice as long
             costs += np.where(full, _headroom_seconds(candidates), 0.0)
         best, reason = self._best(costs, candidates), "least predicted time to first token"
         if self._draw.random() < prices.exploration:
@@ -81,9 +81,9 @@ class PredictedTtft:
         if len(ties) == 1:
             return int(ties[0])
         cached = candidates.cached_tokens[ties]
-        ties = ties[cached == cached.max()]
+        ties = ties[cached == np.maximum.reduce(cached)]
         in_flight = candidates.in_flight[ties]
-        ties = ties[in_flight == in_flight.min()]
+        ties = ties[in_flight == np.minimum.reduce(in_flight)]
         return int(ties[self._draw.randrange(len(ties))])
 
     def _explore(self, costs: NDArray[np.float64], candidates: Candidates, best: int, reason: str) -> tuple[int, str]:

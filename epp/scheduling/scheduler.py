@@ -100,7 +100,8 @@ class Scheduler:
         self._usual_prefill = 0.0
         self._picked = picked
         self._slow_start = slow_start_seconds
-        self._young: dict[int, float] = {}
+        self._joined_at: NDArray[np.float64] = np.full(0, -np.inf)
+        self._young_until = -np.inf
         self._eligible = Eligible(suspended)
         self._disaggregation = disaggregation
         self._models = models
@@ -109,7 +110,7 @@ class Scheduler:
         snapshot = pool.snapshot()
         for column, endpoint in zip(snapshot.columns.tolist(), snapshot.endpoints, strict=True):
             self._join(column, endpoint)
-        self._young.clear()  # who was there before us is not new
+        self._joined_at[:], self._young_until = -np.inf, -np.inf  # who was there before us is not new
         pool.on_join(self._join)
         pool.on_leave(self.load.leave)
         pool.on_leave(self._metrics.leave)
@@ -235,8 +236,11 @@ class Scheduler:
 
     def _join(self, column: int, endpoint: Endpoint) -> None:
         self._metrics.join(column, endpoint)
-        if self._slow_start:
-            self._young[column] = self._clock()
+        missing = column + 1 - len(self._joined_at)
+        if missing > 0:
+            self._joined_at = np.append(self._joined_at, np.full(missing, -np.inf))
+        self._joined_at[column] = now = self._clock()
+        self._young_until = now + self._slow_start
         self.rates.join(column, endpoint)
         self.load.join(column, endpoint)
 
@@ -254,7 +258,7 @@ class Scheduler:
         in_flight, wait = self.load.in_flight.take(columns), self.load.wait_seconds(columns, now)
         if engines.any_queued:
             wait += self._foreign_seconds(in_flight, engines)
-        if self._young:
+        if now < self._young_until:
             wait += self._warm_up_seconds(columns, now)
         if len(request.prompt.tokens):
             cached = _take(self._index.match(request.prompt).cached_tokens, columns)
@@ -285,9 +289,8 @@ class Scheduler:
 
     def _warm_up_seconds(self, columns: NDArray[np.intp], now: float) -> NDArray[np.float64]:
         """A new worker compiles and warms up: until then it seems busier than it is, less and less so."""
-        self._young = {column: at for column, at in self._young.items() if now - at < self._slow_start}
-        left = [1.0 - (now - self._young.get(column, -np.inf)) / self._slow_start for column in columns.tolist()]
-        return np.maximum(left, 0.0) * self._usual_prefill * _NEW_WORKER_QUEUE
+        left = np.maximum(1.0 - (now - self._joined_at.take(columns)) / self._slow_start, 0.0)
+        return left * (self._usual_prefill * _NEW_WORKER_QUEUE)
 
     def _decision(
         self,
