@@ -11,6 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from epp.admin.status import Status, decode
+from epp.endpoints.metrics import EngineStatus
+from epp.endpoints.status import EndpointStatus
+from epp.kvcache.status import RankStatus
 from epp.peers.status import PeerStatus
 
 TIMEOUT_SECONDS = 5.0
@@ -51,7 +54,9 @@ def _print(status: Status, console: Console) -> None:
     state = "ready" if process.ready else "not ready"
     waiting = f", waiting for {', '.join(process.waiting_for)}" if process.waiting_for else ""
     console.print(f"epp {process.version}, up {process.uptime_seconds:.0f} s, {state}{waiting}")
-    console.print(_sources(status), _endpoints(status), _models(status), *_peers(status), _settings(status))
+    console.print(
+        _sources(status), _endpoints(status), _knowledge(status), _models(status), *_peers(status), _settings(status)
+    )
 
 
 def _sources(status: Status) -> Table:
@@ -67,10 +72,45 @@ def _endpoints(status: Status) -> Table:
     count = len(status.pool.endpoints)
     table = Table("endpoint", "address", "roles", "rank", "engine", "state", title=f"{count} endpoints")
     for endpoint in status.pool.endpoints:
-        state = "suspended: does not answer" if endpoint.host_port in status.suspects.suspended else "fine"
-        roles = " ".join(endpoint.roles)
+        roles, state = " ".join(endpoint.roles), _state(status, endpoint)
         table.add_row(endpoint.name, endpoint.host_port, roles, str(endpoint.rank), endpoint.engine, state)
     return table
+
+
+def _knowledge(status: Status) -> Table:
+    ranks = {rank.endpoint: rank for rank in status.kv.ranks}
+    table = Table("endpoint", "load", "cache", title=f"what is known; {status.load.reservations} requests in flight")
+    for endpoint in status.pool.endpoints:
+        engine, rank = status.engine_metrics.endpoints.get(endpoint.name), ranks.get(endpoint.name)
+        load = _load(engine) if engine else "only our own picks"
+        table.add_row(endpoint.name, load, _cache(rank) if rank else "only our own picks")
+    return table
+
+
+def _load(engine: EngineStatus) -> str:
+    """What the engine said last of its queue, and how long ago."""
+    if engine.age_seconds is None:
+        return engine.error or "not read yet"
+    numbers = ((engine.running, "running"), (engine.queued, "queued"))
+    known = [f"{number:.0f} {what}" for number, what in numbers if number is not None]
+    if engine.kv_used is not None:
+        known.append(f"{engine.kv_used:.0%} of KV")
+    return ", ".join(known) + f", {engine.age_seconds:.1f} s ago"
+
+
+def _cache(rank: RankStatus) -> str:
+    """What is known of the blocks that it holds, and how surely."""
+    heard = "no event yet" if rank.idle_seconds is None else f"last event {rank.idle_seconds:.1f} s ago"
+    why = f" ({rank.why})" if rank.why else ""
+    return f"{rank.blocks} blocks, {rank.confidence:.0%} sure{why}, {heard}"
+
+
+def _state(status: Status, endpoint: EndpointStatus) -> str:
+    if endpoint.host_port in status.suspects.suspended:
+        return "suspended: does not answer"
+    if endpoint.name in status.ejection.failing:
+        return "out: answers with errors"
+    return "out: makes no progress" if endpoint.name in status.ejection.stalled else "fine"
 
 
 def _models(status: Status) -> Table:

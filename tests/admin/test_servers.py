@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+from dataclasses import fields
 
 import aiohttp
 import pytest
@@ -15,11 +16,13 @@ from epp.admin.server import AdminServer
 from epp.admin.status import ProcessStatus, Status
 from epp.endpoints.discovery import DiscoveryStatus
 from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.metrics import EngineStatus, MetricsStatus
 from epp.endpoints.pool import Pool
 from epp.endpoints.source import Source
 from epp.endpoints.status import pool_status
 from epp.endpoints.suspects import SuspectsStatus
 from epp.extproc.servicer import ExchangeStatus
+from epp.kvcache.status import KvStatus, RankStatus
 from epp.prompts.reader import PromptsStatus
 
 SETTINGS = {"EPP_GRPC_PORT": "9002"}
@@ -33,6 +36,8 @@ class Process:
         self.pool.replace([Endpoint(name="w0", address="10.0.0.1", port=8000)])
         self.ready = True
         self.source = Source("pods")
+        self.engines = {}
+        self.kv = KvStatus(enabled=False)
 
     def status(self) -> Status:
         waiting = () if self.ready else ("the first list of pods",)
@@ -45,6 +50,8 @@ class Process:
             exchanges=ExchangeStatus(open=1, begun=3, buffered_bytes=0, modes={}),
             prompts=PromptsStatus(models=()),
             settings=SETTINGS,
+            engine_metrics=MetricsStatus(endpoints=self.engines),
+            kv=self.kv,
         )
 
 
@@ -79,6 +86,29 @@ async def test_the_table_names_endpoints_and_settings(served, capsys):
     assert "ready" in out
     assert "10.0.0.1:8000" in out
     assert "EPP_GRPC_PORT" in out
+
+
+async def test_the_table_tells_load_and_how_sure_the_cache_is(served, capsys, monkeypatch):
+    process, url = served
+    monkeypatch.setenv("COLUMNS", "250")
+    process.engines = {
+        "w0": EngineStatus(age_seconds=0.4, failures=0, error="", queued=2.0, running=5.0, kv_used=0.25),
+    }
+    counts = {field.name: 0 for field in fields(RankStatus) if field.type is int or field.type == "int"}
+    told = {
+        "endpoint": "w0",
+        "source": "",
+        "confidence": 0.5,
+        "why": "no replay",
+        "idle_seconds": 3.0,
+        "sequence": None,
+    }
+    rank = RankStatus(**{**counts, **told, "blocks": 77, "connected": True, "complete": False, "skipped": {}})
+    process.kv = KvStatus(enabled=True, ranks=(rank,))
+    assert await ask(url) == 0
+    out = capsys.readouterr().out
+    assert "5 running, 2 queued, 25% of KV, 0.4 s ago" in out
+    assert "77 blocks, 50% sure (no replay), last event 3.0 s ago" in out
 
 
 async def test_an_epp_that_is_not_ready_is_a_no(served, capsys):
