@@ -9,7 +9,7 @@ ENV UV_PROJECT_ENVIRONMENT=/opt/epp UV_COMPILE_BYTECODE=0 UV_LINK_MODE=copy UV_P
 RUN python -m pip install --no-cache-dir uv==0.13.9
 COPY pyproject.toml uv.lock README.md LICENSE ./
 COPY epp ./epp
-RUN uv sync --frozen --no-dev --no-editable --extra uvloop --python /usr/local/bin/python
+RUN uv sync --frozen --no-dev --no-editable --extra uvloop --extra gpt-oss --python /usr/local/bin/python
 
 FROM python:3.11-slim-bookworm
 ARG VERSION=0.1.0

@@ -25,7 +25,19 @@ def wheels(platform: str) -> dict[str, list[int]]:
     """Sizes of the wheels that fit, by package that the image installs, from the lock file."""
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
     exported = subprocess.run(
-        [UV, "export", "--frozen", "--no-dev", "--extra", "uvloop", "--no-hashes", "--no-emit-project", "--quiet"],
+        [
+            UV,
+            "export",
+            "--frozen",
+            "--no-dev",
+            "--extra",
+            "uvloop",
+            "--extra",
+            "gpt-oss",
+            "--no-hashes",
+            "--no-emit-project",
+            "--quiet",
+        ],
         cwd=ROOT,
         check=True,
         capture_output=True,

@@ -148,12 +148,7 @@ class Exchange:
         if self.request_mode in _DUPLEX:
             self._request = Duplex(self.held, self._kit.answers)
         else:
-            self._request = Turnwise(
-                self.held,
-                self._kit.answers,
-                buffered=self.request_mode in (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL),
-                bodyless=self.request_mode is BodyMode.NONE,
-            )
+            self._request = Turnwise(self.held, self._kit.answers, self.request_mode)
         return self._request
 
     def _limit_to(self, entries: tuple[str, ...] | None) -> None:

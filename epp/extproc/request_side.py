@@ -7,6 +7,7 @@ from epp.extproc.body import HeldBody
 from epp.extproc.pick_answer import PickAnswers
 from epp.extproc.wire import Place
 from epp.scheduling.scheduler import Decision
+from epp.settings import BodyMode
 
 
 class RequestSide(Protocol):
@@ -111,13 +112,14 @@ class Turnwise:
     comes buffered: the headers are answered empty, which is when the gateway sends the body.
     """
 
-    def __init__(self, held: HeldBody, answers: PickAnswers, *, buffered: bool, bodyless: bool) -> None:
+    def __init__(self, held: HeldBody, answers: PickAnswers, mode: BodyMode) -> None:
         self.wants_pick = False
         self.ended = False
         self._held = held
         self._answers = answers
-        self._buffered = buffered
-        self._bodyless = bodyless
+        self._buffered = mode in (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+        self._partial = mode is BodyMode.BUFFERED_PARTIAL
+        self._bodyless = mode is BodyMode.NONE
         self._owed: Place | None = None
 
     def headers(self, *, end: bool) -> list[bytes]:
@@ -126,6 +128,8 @@ class Turnwise:
     def body(self, chunk: bytes, *, end: bool) -> list[bytes]:
         if self._owed is None:
             self._held.keep(chunk)
+            # The gateway's buffer held no more than this: what it cut off is never shown.
+            self._held.full = self._held.full or (self._partial and not end)
         else:
             self._held.size += len(chunk)
         return self._turn(Place.REQUEST_BODY, pick=True, end=end or self._buffered)

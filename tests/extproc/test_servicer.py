@@ -17,6 +17,7 @@ from epp.scheduling.predicted_ttft import PredictedTtft
 from epp.scheduling.scheduler import Pick, Scheduler
 
 from .world import (
+    BUFFERED_PARTIAL,
     NONE,
     Played,
     World,
@@ -139,6 +140,14 @@ async def test_a_bad_body_is_400_with_its_place_only_when_asked_for() -> None:
     for world in (cut_off, lenient):
         world.reader.problem = strict.reader.problem
         assert kinds(await play(world, *ASK)) == ["request_headers", "request_body"]
+
+
+@pytest.mark.parametrize(("end", "code"), [(True, 400), (False, 0)])
+async def test_a_body_that_the_gateway_cut_off_is_no_bad_one(end: bool, code: int) -> None:
+    strict = World(rules=ExchangeRules(reject_bad_requests=True))
+    strict.reader.problem = "Input data was truncated"
+    cut = [request_headers(modes=config(BUFFERED_PARTIAL)), request_body(b'{"messages": [', end=end)]
+    assert (await play(strict, *cut))[1].immediate_response.status.code == code
 
 
 async def test_too_many_streams_are_503_and_the_open_ones_go_on() -> None:
