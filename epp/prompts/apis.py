@@ -32,10 +32,6 @@ _PATHS: tuple[tuple[str, Api, Read], ...] = (
 )
 
 
-_CHECKED_BYTES = 256 * 1024
-"""A body that is no JSON is parsed again, by another parser, up to this size."""
-
-
 class NotUnderstoodError(Exception):
     """A request that is routed by load alone; the text is the reason, one of a fixed few words."""
 
@@ -99,8 +95,6 @@ def understand(path: str, content_type: str, body: Body) -> Understood:
 
 def _is_json(body: Body) -> bool:
     """Whether engines may still read the body: Python's own parser takes NaN, lone surrogates and more."""
-    if len(body) > _CHECKED_BYTES:
-        return True
     try:
         json.loads(bytes(body))
     except ValueError:
