@@ -266,7 +266,10 @@ class Http2Settings(BaseModel):
         3600.0, "Seconds without a stream after which a connection is closed in good order.", gt=0
     )
     http2_stall_seconds: float = _setting(
-        300.0, "Seconds that answers wait for a gateway that takes none of them before their stream is reset.", gt=0
+        300.0,
+        "Seconds that answers wait for a gateway that takes none, and that one message takes to come, before their "
+        "stream is reset.",
+        gt=0,
     )
 
 

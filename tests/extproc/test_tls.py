@@ -209,3 +209,22 @@ async def test_an_old_connection_is_replaced_without_harm_to_its_streams(carrier
 async def _certificate(port: int) -> bytes:
 
     return (await asyncio.to_thread(presented, port))[0]
+
+
+async def test_a_handshake_that_stalls_is_given_up_and_keeps_nobody_waiting():
+    transport = transport_for(
+        on_loopback(transport=TransportName.HTTP2, http2_handshake_seconds=1.0), World().servicer.serve
+    )
+    port = await transport.start()
+    try:
+        stalled = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        for _, writer in stalled[:10]:
+            writer.write(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a ClientHello of 512 bytes
+        shown, protocol = await asyncio.to_thread(presented, port)
+        assert (bool(shown), protocol) == (True, "h2")
+        for reader, writer in stalled:
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+            writer.close()
+        assert transport.status().connections == 0
+    finally:
+        await transport.stop()

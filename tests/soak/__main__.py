@@ -13,7 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from epp.settings import BodyMode, TransportName
@@ -25,9 +25,9 @@ from .traffic import Traffic, mirror_worker
 
 PER_REQUEST = 20
 PER_RESET = {TransportName.GRPCIO: 130, TransportName.HTTP2: 1}
-WINDOWS = 20
-WARM_UP = 8
-"""Windows before memory counts: pools, caches and learnt habits fill up."""
+WINDOWS = 50
+WARM_UP = 0.4
+"""Share of the windows before memory counts: pools, caches and learnt habits fill up."""
 NOISE = 1024 * 1024
 """Bytes that an allocator's arenas and fragments may move without any leak."""
 MODES = (
@@ -45,7 +45,19 @@ class Left:
     open_streams: int
     buffered_bytes: int
     reservations: int
-    """Requests that count on a worker, by reservation or estimate."""
+    """Requests that count on a worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Where the soak stands after a window."""
+
+    completed: int
+    """Requests that came to their end."""
+    resets: int
+    """Streams that Envoy reset."""
+    memory: int
+    """The picker's own bytes."""
 
 
 @dataclass(kw_only=True)
@@ -57,22 +69,25 @@ class Report:
     seconds: float
     results: dict[str, int]
     left: Left
-    completed: int
-    """Requests that came to their end in the windows in which memory counts."""
-    resets: int
-    """Streams that Envoy reset in those windows."""
-    memory: list[int]
-    """The picker's own bytes before the first window and after each."""
+    samples: list[Sample]
+
+    @property
+    def counted(self) -> list[Sample]:
+        """The samples by which memory is judged."""
+        return self.samples[round(len(self.samples) * WARM_UP) :]
 
     @property
     def grown(self) -> float:
-        """Bytes by which the picker grew in the windows in which memory counts, by their slope."""
-        return slope(self.memory[WARM_UP:]) * (WINDOWS - WARM_UP)
+        """Bytes by which the picker grew over those samples, by their slope."""
+        memory = [sample.memory for sample in self.counted]
+        return slope(memory) * (len(memory) - 1)
 
     @property
     def allowed(self) -> float:
         """Bytes by which it may grow."""
-        return PER_REQUEST * self.completed + PER_RESET[self.transport] * self.resets
+        first, last = self.counted[0], self.counted[-1]
+        resets = PER_RESET[self.transport] * (last.resets - first.resets)
+        return PER_REQUEST * (last.completed - first.completed) + resets
 
     @property
     def faults(self) -> list[str]:
@@ -84,17 +99,28 @@ class Report:
         return found
 
 
-def soak(requests: int, transport: TransportName, settings: dict[str, str] | None = None) -> Report:
-    """Run a soak of `requests` requests."""
-    return asyncio.run(_soak(requests, transport, settings or {}))
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to do."""
+
+    requests: int
+    transport: TransportName
+    seconds: float = float("inf")
+    """No new window begins later than this, however many requests are left."""
+    settings: dict[str, str] = field(default_factory=dict)
 
 
-async def _soak(requests: int, transport: TransportName, settings: dict[str, str]) -> Report:
+def soak(plan: Plan) -> Report:
+    """Run a soak."""
+    return asyncio.run(_soak(plan))
+
+
+async def _soak(plan: Plan) -> Report:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="epp-soak-")))
         async with mirror_worker() as port:
-            given = {"EPP_ENDPOINTS": f"127.0.0.1:{port}", "EPP_KV_EVENTS": "false", "EPP_TRANSPORT": transport}
-            picker = stack.enter_context(running_picker(given | settings, folder))
+            given = {"EPP_ENDPOINTS": f"127.0.0.1:{port}", "EPP_KV_EVENTS": "false", "EPP_TRANSPORT": plan.transport}
+            picker = stack.enter_context(running_picker(given | plan.settings, folder))
             envoys = [
                 stack.enter_context(
                     running_envoy(
@@ -109,30 +135,24 @@ async def _soak(requests: int, transport: TransportName, settings: dict[str, str
                 for request, response in MODES
             ]
             traffic = Traffic([f"http://{envoy.address}/v1/chat/completions" for envoy in envoys])
-            return await _measured(requests, transport, traffic, picker, envoys)
+            return await _measured(plan, traffic, picker, envoys)
 
 
-async def _measured(
-    requests: int, transport: TransportName, traffic: Traffic, picker: Picker, envoys: list[Envoy]
-) -> Report:
+async def _measured(plan: Plan, traffic: Traffic, picker: Picker, envoys: list[Envoy]) -> Report:
     begin = time.monotonic()
-    memory = [own_bytes(picker.process.pid)]
-    completed = resets = 0
-    for window in range(WINDOWS):
-        if window == WARM_UP:
-            completed, resets = traffic.results["complete"], _resets(envoys)
-        await traffic.run(requests // WINDOWS)
+    samples: list[Sample] = []
+    while len(samples) < WINDOWS and time.monotonic() - begin < plan.seconds:
+        await traffic.run(plan.requests // WINDOWS)
         await _settled(picker, lambda left: not left.open_streams)
-        memory.append(own_bytes(picker.process.pid))
+        memory = own_bytes(picker.process.pid)
+        samples.append(Sample(completed=traffic.results["complete"], resets=_resets(envoys), memory=memory))
     return Report(
-        transport=transport,
-        requests=requests,
+        transport=plan.transport,
+        requests=len(samples) * (plan.requests // WINDOWS),
         seconds=round(time.monotonic() - begin, 1),
         results=dict(traffic.results),
         left=await _settled(picker, lambda left: not any(asdict(left).values())),
-        completed=traffic.results["complete"] - completed,
-        resets=_resets(envoys) - resets,
-        memory=memory,
+        samples=samples,
     )
 
 
@@ -166,10 +186,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--transport", type=TransportName, default=TransportName.GRPCIO, choices=list(TransportName))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no new window later than this")
     parser.add_argument("--setting", action="append", default=[], metavar="EPP_NAME=VALUE")
     arguments = parser.parse_args()
     settings = dict(pair.split("=", 1) for pair in arguments.setting)
-    report = soak(arguments.requests, arguments.transport, settings)
+    plan = Plan(
+        requests=arguments.requests, transport=arguments.transport, seconds=arguments.seconds, settings=settings
+    )
+    report = soak(plan)
     figures = {"grown": report.grown, "allowed": report.allowed, "faults": report.faults}
     print(json.dumps({**asdict(report), **figures}))
     return 1 if report.faults else 0

@@ -1,5 +1,7 @@
 """Hostile and greedy peers: each loses its stream or its connection with the right code, and costs bounded memory."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from epp.extproc.transport.http2 import frames
@@ -8,7 +10,7 @@ from epp.extproc.transport.http2.frames import END_HEADERS, FrameType, frame
 from epp.extproc.transport.http2.limits import Limits
 from epp.extproc.transport.http2.memory import Memory
 
-from .peer import REQUEST, Peer, body_of, data, goaway_code, reset_codes, windows_of
+from .peer import REQUEST, Peer, Recorder, body_of, data, goaway_code, reset_codes, windows_of
 
 SMALL = Limits(
     streams=5,
@@ -224,3 +226,28 @@ def test_all_is_given_back_when_the_connection_goes():
     peer.connection.abandon()
     assert peer.memory.used == 0
     assert [call.told for call in peer.received] == [["closed"], ["closed"]]
+
+
+@dataclass
+class Dripped(Recorder):
+    """Says what a call says: how much of a message is there. Ends in `;` what is whole."""
+
+    def data(self, payload: bytes) -> None:
+        super().data(payload)
+        self.stream.partial = len(self.body.rpartition(b";")[2])
+
+
+def test_a_message_that_is_never_whole_ends_its_stream():
+    peer = Peer(SMALL)
+    calls = [peer.open(1), peer.open(3)]
+    slow, steady = [Dripped(call.stream, call.head) for call in calls]
+    slow.stream.receiver, steady.stream.receiver = slow, steady
+    for peer.now in range(10, 20):
+        peer.send(data(1, b"x"), data(3, b"x;yy"))
+    peer.connection.tend(stalled_since=10)
+    assert (slow.told, steady.told) == ([], [])
+    peer.connection.tend(stalled_since=11)
+    assert (slow.told, steady.told) == (["closed"], [])
+    assert reset_codes(peer.answers()) == [(1, ErrorCode.CANCEL)]
+    peer.connection.abandon()
+    assert peer.memory.used == 0

@@ -1,7 +1,12 @@
 """Sockets that misbehave: too many, too quiet, too slow."""
 
 import asyncio
+import gc
 import socket
+import sys
+from itertools import islice
+
+import grpc
 
 from epp.extproc.transport.http2 import frames
 from epp.extproc.transport.http2.errors import ErrorCode
@@ -10,7 +15,7 @@ from epp.extproc.transport.http2.limits import Limits
 from epp.extproc.transport.http2.metrics import Http2Metrics
 from tests.waiting import until
 
-from .conftest import METHOD, Echo, Serving
+from .conftest import METHOD, Echo, Serving, calling
 from .peer import REQUEST, Peer, data, goaway_code, kinds
 
 GREETING = frames.PREFACE + frames.settings({}) + frames.frame(FrameType.SETTINGS, frames.ACK, 0)
@@ -152,4 +157,59 @@ async def test_a_browser_is_told_what_this_port_is(serving: Serving):
     writer.write(GREETING + Peer().headers(1, get, end=True) + frames.goaway(0, ErrorCode.NO_ERROR))
     answers = await read_to_the_end(reader)
     assert b"application/grpc" in b"".join(payload for kind, _, _, payload in answers if kind == FrameType.DATA)
+    writer.close()
+
+
+async def test_a_writer_too_slow_loses_its_stream_and_others_notice_nothing(echo: Echo, serving: Serving):
+    transport, port = await serving(Limits(stall_seconds=1.0))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    peer = Peer(greet=False)
+    writer.write(GREETING + peer.headers(1, [*REQUEST[:2], (":path", METHOD), *REQUEST[3:]]))
+
+    async def drip() -> None:
+        for byte in b"\0\0\0\x10\0" + bytes(4096):
+            writer.write(data(1, bytes((byte,))))
+            await asyncio.sleep(0.05)
+
+    dripping = asyncio.create_task(drip())
+    async with calling(port) as channel:
+        call = channel.stream_stream(METHOD)()
+        while echo.ended != ["CancelledError"]:
+            await call.write(b"x")
+            assert await call.read() == b"x"
+            await asyncio.sleep(0.05)
+        assert transport.status().buffered_bytes == 0
+        dripping.cancel()
+        got = await reader.readuntil(frames.rst_stream(1, ErrorCode.CANCEL))
+        assert goaway_code(list(FrameReader(1 << 24).feed(got))) is None
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.OK
+    writer.close()
+
+
+async def test_streams_that_their_client_resets_leave_not_one_block_behind(echo: Echo, serving: Serving):
+    """Counted by the allocator, so that not even a byte for each stream could hide."""
+    transport, port = await serving()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    peer = Peer(greet=False)
+    head = [*REQUEST[:2], (":path", METHOD), *REQUEST[3:]]
+    writer.write(GREETING)
+    ids = iter(range(1, 1 << 30, 2))
+
+    async def reset_streams(count: int) -> int:
+        ended = len(echo.ended)
+        for number in islice(ids, count):
+            writer.write(peer.headers(number, head) + data(number, b"\0\0\0\0\x01x"))
+            await reader.readuntil(b"\0\0\0\0\x01x")
+            writer.write(frames.rst_stream(number, ErrorCode.CANCEL))
+        await until(lambda: len(echo.ended) == ended + count)
+        echo.ended.clear()
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    await reset_streams(1500)  # more than the ended streams that are remembered
+    before = await reset_streams(1500)
+    after = await reset_streams(3000)
+    assert after - before < 100
+    assert transport.status().open_streams == 0
     writer.close()

@@ -53,7 +53,9 @@ class Connection:
         self.streams = self._table.open
         self.sender = Sender(room_below=limits.stream_send_bytes // 2, sent=self._on_sent, flood=flood, clock=clock)
         self._governance = Governance(self._table, self.sender, flood, self.finish_drain)
-        self._intake = Intake(self._table, self.sender, flood, self.memory, limits.connection_window)
+        self._intake = Intake(
+            self._table, self.sender, flood, self.memory, window=limits.connection_window, clock=clock
+        )
         self._handlers = self._by_type()
         self._reader = FrameReader(frames.MIN_MAX_FRAME_SIZE)
         self._greet()
@@ -141,8 +143,12 @@ class Connection:
         self._governance.ping()
 
     def tend(self, stalled_since: float) -> None:
-        """Reset the streams whose peer has taken none of their answers since then; grant what memory forbade before."""
-        for stream in [stream for stream, at in self.sender.stalled.items() if at < stalled_since]:
+        """Reset the streams whose peer has taken no answer, or not finished a message, since then.
+
+        Grants what memory forbade before.
+        """
+        waiting = [*self.sender.stalled.items(), *self._intake.unfinished.items()]
+        for stream in [stream for stream, at in waiting if at < stalled_since]:
             self.reset(stream, ErrorCode.CANCEL)
         self._intake.grant()
 
@@ -279,7 +285,5 @@ class Connection:
 
     def _remove(self, stream: Stream) -> None:
         self._table.remove(stream)
-        stream.held = stream.partial = 0
-        if stream.counted or stream.queued:
-            self._intake.count(stream)
+        self._intake.forget(stream)
         stream.receiver = None  # each holds the other: without this every stream would wait for the garbage collector

@@ -1,5 +1,7 @@
 """What is received: DATA to its stream, and no more of it than the windows and the memory allow."""
 
+from collections.abc import Callable
+
 from epp.extproc.transport.http2 import frames
 from epp.extproc.transport.http2.errors import ErrorCode, H2ConnectionError, H2StreamError
 from epp.extproc.transport.http2.flood import RateLimit
@@ -15,14 +17,24 @@ class Intake:
     """The receiving half of one connection."""
 
     def __init__(
-        self, table: StreamTable, sender: Sender, flood: RateLimit, memory: ConnectionMemory, window: int
+        self,
+        table: StreamTable,
+        sender: Sender,
+        flood: RateLimit,
+        memory: ConnectionMemory,
+        *,
+        window: int,
+        clock: Callable[[], float],
     ) -> None:
+        self.unfinished: dict[Stream, float] = {}
+        """Streams with a message half received, since when."""
         self._table = table
         self._open = table.open
         self._sender = sender
         self._flood = flood
         self._memory = memory
         self._window = ReceiveWindow(window)
+        self._clock = clock
 
     def on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         """A DATA frame. Every token of every response is one: what is seldom needed is asked for by one comparison."""
@@ -49,7 +61,10 @@ class Intake:
         if stream.expected is not None:
             stream.expect(len(payload), ended=bool(ended))
         if payload and stream.receiver is not None:
+            before = stream.partial
             stream.receiver.data(payload)
+            if stream.partial or before:
+                self._time_message(stream, goes_on=stream.partial == before + len(payload))
             if stream.held + stream.partial + stream.queued != stream.counted:
                 self.count(stream)
         elif not ended:
@@ -59,11 +74,25 @@ class Intake:
         elif stream.receive_window.due >= stream.receive_window.half:
             self._grant_stream(stream)
 
+    def _time_message(self, stream: Stream, *, goes_on: bool) -> None:
+        """Remember when a message began to come that is not whole; `goes_on`: still the same one as before."""
+        if not stream.partial:
+            self.unfinished.pop(stream, None)
+        elif not goes_on or stream not in self.unfinished:
+            self.unfinished[stream] = self._clock()
+
     def half_close(self, stream: Stream) -> None:
         """The peer will send no more on the stream."""
         stream.remote_closed = True
         if stream.receiver is not None and self._table.holds(stream):
             stream.receiver.half_closed()
+
+    def forget(self, stream: Stream) -> None:
+        """The stream has ended."""
+        stream.held = stream.partial = 0
+        self.unfinished.pop(stream, None)
+        if stream.counted or stream.queued:
+            self.count(stream)
 
     def settle(self, stream: Stream) -> None:
         """Some of what the stream held has been read: the peer may send as much more."""

@@ -43,7 +43,7 @@ class Limits:
     keepalive_seconds: float = 60.0
     """Silence after which the peer is pinged; as long again without a word, and it is gone."""
     stall_seconds: float = 300.0
-    """Time that answers wait for a peer that takes nothing before their stream is reset."""
+    """Time that answers wait for a peer that takes none, or a message takes to come, before the stream is reset."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Limits":
