@@ -63,6 +63,7 @@ def add_validate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_cluster_arguments(parser)
     _add_policy(parser)
+    _add_live(parser)
     output = parser.add_argument_group("results (a table on stdout, unless)")
     output.add_argument("--json", action="store_true", help="print the CTRF report instead")
     output.add_argument("--ctrf", metavar="FILE", help="write the CTRF report")
@@ -89,3 +90,24 @@ def _add_policy(parser: argparse.ArgumentParser) -> None:
     )
     policy.add_argument("--recipe", metavar="FILE", help="AICR recipe whose constraints and pins are judged too")
     policy.add_argument("--max-age", metavar="HOURS", type=float, default=24.0, help="of a snapshot (default: 24)")
+
+
+def _add_live(parser: argparse.ArgumentParser) -> None:
+    live = parser.add_argument_group("asking (never implied by each other)")
+    live.add_argument("--probe", action="store_true", help="ask the EPP over gRPC, and workers for their models")
+    live.add_argument("--traffic", action="store_true", help="send requests through the Gateway, and prove who served")
+    live.add_argument("--perf", metavar="SECONDS", type=float, default=0.0, help="then a load, at most 60 s")
+    live.add_argument("--epp", metavar="HOST:PORT", help="the EPP's ext_proc port (default: its pods')")
+    live.add_argument("--health", metavar="HOST:PORT", help="its gRPC health port (default: its pods', else 9003)")
+    live.add_argument("--epp-metrics", metavar="URL", help="its metrics, as http://127.0.0.1:9090 (default: its pods')")
+    live.add_argument("--url", help="the Gateway, as http://203.0.113.7 (default: its address and HTTP listener)")
+    live.add_argument("--host", help="hostname of requests (default: the route's)")
+    live.add_argument("--model", help="model that workers must list and requests name")
+    live.add_argument("--api-key-env", metavar="NAME", help="variable with the key that requests carry")
+    live.add_argument("--requests", metavar="N", type=int, default=20, help="requests of check 52 (default: 20)")
+    live.add_argument("--wait", metavar="SECONDS", type=float, default=60.0, help="for the chain to answer (60)")
+    live.add_argument(
+        "--kill-command",
+        metavar="COMMAND",
+        help="destructive: kills worker {pod} of {namespace}, as 'kubectl delete pod {pod} -n {namespace} --now'",
+    )

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from epp.conformance.report.ctrf import ctrf
 from epp.conformance.report.junit import junit
 from epp.endpoints.kubernetes.client import ApiError, KubernetesClient, NoClusterError, UnreachableError
 from epp.readiness import checks
+from epp.readiness.aicr import contract
 from epp.readiness.aicr.constraint import Constraint, ConstraintError, constraint
 from epp.readiness.aicr.covers import platform_lines
 from epp.readiness.aicr.recipe import RecipeError, read_recipe
 from epp.readiness.chain import Chain
 from epp.readiness.find import TargetError, find, ref
 from epp.readiness.judge import Exit, exit_code, headline, judge
+from epp.readiness.live.ask import LIVE, ask, check_usage
 from epp.readiness.policy import API_PATHS, Policy
 from epp.readiness.report.evidence import evidence
 from epp.readiness.report.outcome import Outcome, report
@@ -28,11 +31,7 @@ from epp.readiness.snapshot.command import complain, live_snapshot
 from epp.readiness.snapshot.document import Snapshot
 from epp.readiness.snapshot.epp_status import StatusError
 from epp.readiness.snapshot.files import SnapshotError
-
-
-class UsageError(Exception):
-    """The user's mistake; the text names the option and what was expected."""
-
+from epp.readiness.usage import UsageError
 
 BAD_INPUT = (UsageError, SnapshotError, TargetError, RecipeError, ConstraintError)
 NO_ANSWER = (NoClusterError, UnreachableError, ApiError, StatusError)
@@ -41,15 +40,19 @@ NO_ANSWER = (NoClusterError, UnreachableError, ApiError, StatusError)
 def run(arguments: argparse.Namespace) -> int:
     """Judge and report; the exit codes are those of `Exit`."""
     if arguments.list:
-        show_rules([check.rule for check in checks.ALL], Console())
+        show_rules([*(check.rule for check in checks.ALL), *(check.rule for check in LIVE)], Console())
         return 0
+    if arguments.aicr:
+        return _run_for_aicr(arguments)
     try:
         _check_usage(arguments)
         policy = _policy(arguments)
         snapshot = asyncio.run(_snapshot(arguments))
         chain = _chain(arguments, policy, snapshot)
         results = judge(chain, checks.ALL)
-        _report(arguments, outcome(arguments, chain, snapshot, results))
+        asked = asyncio.run(ask(arguments, chain, results))
+        results, load = asked.results, asked.load
+        _report(arguments, outcome(arguments, chain, snapshot, results), load)
     except BAD_INPUT as problem:
         return complain(Exit.BAD_INPUT, str(problem))
     except OSError as problem:
@@ -59,11 +62,33 @@ def run(arguments: argparse.Namespace) -> int:
     return exit_code(results)
 
 
+def _run_for_aicr(arguments: argparse.Namespace) -> int:
+    """The same, under the contract of AICR's check images."""
+    try:
+        given = contract.mounted()
+        _check_usage(arguments)
+        policy = _policy(arguments)
+        if given.recipe is not None:
+            policy = replace(policy, constraints=(*policy.constraints, *given.recipe.constraints))
+        snapshot = asyncio.run(_snapshot(arguments))
+        chain = _chain(arguments, policy, snapshot)
+        results = asyncio.run(ask(arguments, chain, judge(chain, checks.ALL))).results
+    except (*BAD_INPUT, *NO_ANSWER, OSError) as problem:
+        contract.leave_message(str(problem))
+        return complain(contract.OTHER, str(problem))
+    seen = outcome(arguments, chain, snapshot, results)
+    for line in contract.lines(seen, given):
+        print(line)  # noqa: T201 - evidence goes to stdout
+    contract.leave_message(seen.headline)
+    return contract.code(results, exit_code(results))
+
+
 def _check_usage(arguments: argparse.Namespace) -> None:
     if arguments.offline and not arguments.snapshot:
         raise UsageError("--offline: expected a snapshot too: -s FILE")
     if arguments.min_timeout < 0 or arguments.min_ready < 0 or arguments.max_age <= 0:
         raise UsageError("--min-timeout, --min-ready, --max-age: expected no negative number")
+    check_usage(arguments)
 
 
 def _policy(arguments: argparse.Namespace) -> Policy:
@@ -128,7 +153,7 @@ def outcome(arguments: argparse.Namespace, chain: Chain, snapshot: Snapshot, res
     )
 
 
-def _report(arguments: argparse.Namespace, outcome: Outcome) -> None:
+def _report(arguments: argparse.Namespace, outcome: Outcome, load: str) -> None:
     made = report(outcome)
     if arguments.ctrf:
         Path(arguments.ctrf).write_bytes(ctrf(made) + b"\n")
@@ -140,3 +165,5 @@ def _report(arguments: argparse.Namespace, outcome: Outcome) -> None:
         sys.stdout.buffer.write(ctrf(made) + b"\n")
     else:
         show(outcome, Console())
+        if load:
+            print(load)  # noqa: T201 - a command speaks to a person

@@ -108,19 +108,28 @@ def running_envoy(config: EnvoyConfig, *, folder: Path | None = None) -> Iterato
 
     Raises EnvoyError when the binary is missing or does not accept the configuration.
     """
+    nonce = secrets.token_hex(8)
+    with running_bootstrap(bootstrap_config(config, nonce), nonce, concurrency=config.concurrency, folder=folder) as it:
+        yield it
+
+
+@contextlib.contextmanager
+def running_bootstrap(
+    bootstrap: Json, nonce: str, *, concurrency: int = 1, folder: Path | None = None
+) -> Iterator[Envoy]:
+    """Like `running_envoy`, with a bootstrap of the caller's, which has a listener `proxy` and tells `nonce`."""
     binary = find_envoy()
     with contextlib.ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="epp-envoy-")))
-        nonce = secrets.token_hex(8)
-        bootstrap = place / "envoy.json"
-        bootstrap.write_text(json.dumps(bootstrap_config(config, nonce), indent=1))
+        file = place / "envoy.json"
+        file.write_text(json.dumps(bootstrap, indent=1))
         log = place / "envoy.log"
         admin_file = place / "admin"
         admin_file.unlink(missing_ok=True)
         command = [
             str(binary),
-            *("--config-path", str(bootstrap), "--admin-address-path", str(admin_file)),
-            *("--concurrency", str(config.concurrency), "--log-level", "warning"),
+            *("--config-path", str(file), "--admin-address-path", str(admin_file)),
+            *("--concurrency", str(concurrency), "--log-level", "warning"),
             *("--disable-hot-restart", "--drain-time-s", "0"),
         ]
         process = stack.enter_context(child(command, log=log))

@@ -234,7 +234,13 @@ def _epp() -> World:
             {
                 "metadata": meta("epp", "llm", 1, labels={"helm.sh/chart": "epp-0.1.0"}),
                 "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "epp"}}},
-                "status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1},
+                "status": {
+                    "observedGeneration": 1,
+                    "replicas": 1,
+                    "readyReplicas": 1,
+                    "updatedReplicas": 1,
+                    "availableReplicas": 1,
+                },
             }
         ],
         "config_maps": [
