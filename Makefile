@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/
 ARGS ?=
 
-.PHONY: help setup envoy demo bench soak kubeserver test test-engines manifests-check check format protos settings-doc lock clean
+.PHONY: help setup envoy demo bench robustness soak kubeserver test test-engines manifests-check check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -33,6 +33,9 @@ demo: setup envoy ## run the whole chain on this machine, three policies side by
 
 bench: setup envoy ## run the benchmarks: JSON lines on stdout, a table on stderr (ONLY=name)
 	@$(RUN)python -m benchmarks $(ONLY)
+
+robustness: setup ## the default policy under hard conditions; writes the table into docs/scheduling.md
+	@$(RUN)python -m benchmarks.robustness --write
 
 soak: setup envoy ## many requests through Envoy with clients that leave (REQUESTS=100000 TRANSPORT=grpcio)
 	@$(RUN)python -m tests.soak --requests $(or $(REQUESTS),100000) --transport $(or $(TRANSPORT),grpcio) $(ARGS)

@@ -62,6 +62,21 @@ BENCHMARKS = {
     "decision": ("decision_64", "decision_1000"),
     "idle": ("idle_100",),
     "kube": ("kube_event", "kube_list_1000", "kube_gone_delay"),
+    "robustness": (
+        "robust_plain",
+        "robust_rates",
+        "robust_rates_unlearnt",
+        "robust_metrics",
+        "robust_index",
+        "robust_half_slow",
+        "robust_one_slow",
+        "robust_failed",
+        "robust_small_caches",
+        "robust_bursts",
+        "robust_unary",
+        "robust_replicas_2",
+        "robust_replicas_4",
+    ),
     "ttft": ("ttft_conversation_1x", "ttft_conversation_1_8x", "ttft_synthetic_1x", "ttft_synthetic_2x"),
 }
 """Module in this folder -> the rows that it prints; a module gets the wanted rows as arguments."""

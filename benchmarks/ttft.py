@@ -21,7 +21,7 @@ CASES = {
 }
 
 
-def _policy(name: str) -> Callable[[random.Random], Policy]:
+def policy_of(name: str) -> Callable[[random.Random], Policy]:
     settings = Settings(policy=name)
     return lambda draw: policy_from(settings, draw)
 
@@ -32,7 +32,7 @@ def main(rows: Sequence[str]) -> None:
         trace = read_trace(TRACES / f"{trace_name}_trace.jsonl", speed=speed)
         conditions = Conditions(cache_blocks=cache_blocks)
         value, baseline = (
-            float(run(trace, _policy(name), conditions).ttft.mean()) for name in ("predicted-ttft", "round-robin")
+            float(run(trace, policy_of(name), conditions).ttft.mean()) for name in ("predicted-ttft", "round-robin")
         )
         report(row, value, "s", baseline=baseline)
 

@@ -45,6 +45,7 @@ from epp.scheduling.estimates import Estimates
 from epp.scheduling.explain import Recorded
 from epp.scheduling.explain_header import explain_header_from
 from epp.scheduling.fidelity import Fidelity
+from epp.scheduling.load_reports import LoadReports
 from epp.scheduling.models import Models
 from epp.scheduling.policies import Policies, disaggregation_from, policies_from
 from epp.scheduling.policy import Policy
@@ -193,6 +194,7 @@ class App:
             observers=(
                 self.fidelity,
                 CacheReports(self.knowledge.reported),
+                LoadReports(self.engine_metrics, time.monotonic),
                 Suspicion(self.suspects),
                 self.ejection,
                 self.estimates,

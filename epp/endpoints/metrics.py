@@ -102,6 +102,16 @@ class EngineMetrics:
         self._samples[column] = sample
         self._failures.pop(column, None)
 
+    def note_load(self, column: int, *, queued: float | None, kv_used: float | None, now: float) -> None:
+        """An engine told a part by another way than its metrics page; the rest stays as fresh as it was."""
+        if now - self._at[column] > self._stale:
+            self._values[:, column] = np.nan
+        for row, value in ((0, queued), (2, kv_used)):
+            if value is not None:
+                self._values[row, column] = value
+        self._at[column] = now
+        self._seen = None
+
     def note_failure(self, column: int, error: str) -> None:
         """A reading failed; the last one stays until it is stale."""
         self._failures[column] = (self._failures.get(column, (0, ""))[0] + 1, error)

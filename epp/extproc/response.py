@@ -37,6 +37,8 @@ class ResponseWatch:
         self.status: int | None = None
         self.streamed = False
         """Whether the answer is an event stream."""
+        self.load_report = ""
+        """What the engine says of its load in ORCA's headers."""
         self.first_token = False
         """Whether generated text has been seen (event stream) or the answer has begun to arrive (anything else)."""
         self.events = 0
@@ -66,6 +68,7 @@ class ResponseWatch:
         self.status = int(status) if status.isascii() and status.isdigit() else None
         content_type = headers.get("content-type").lower()
         self.streamed = content_type.startswith("text/event-stream")
+        self.load_report = headers.get("endpoint-load-metrics") or headers.get("endpoint-load-metrics-bin")
         plain = headers.get("content-encoding").lower() in ("", "identity")
         self._readable = self.status == 200 and plain and (self.streamed or "json" in content_type)
 

@@ -291,6 +291,7 @@ class Servicer:
             status=response.status if visit.refusal is None else visit.refusal.status,
             usage=response.usage,
             streamed=response.streamed,
+            load_report=response.load_report,
             time_to_first_token=ttft,
             seconds=self._clock() - visit.begun,
             served=HostPort(plain_host(response.served)) if response.served else None,

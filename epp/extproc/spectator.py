@@ -144,6 +144,7 @@ class Spectator:
             status=response.status,
             usage=response.usage,
             streamed=response.streamed,
+            load_report=response.load_report,
             time_to_first_token=ttft,
             seconds=self._clock() - visit.begun,
             served=watched.served,

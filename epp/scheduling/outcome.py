@@ -48,6 +48,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the pick to the first token of a streamed answer; None: not seen, or not streamed."""
     seconds: float = 0.0
     """From the first message to the end of the exchange."""
+    load_report: str = ""
+    """What the engine says of its load in a response header; empty: nothing."""
     served: HostPort | None = None
     """The endpoint that the gateway says answered; None: it does not say."""
 

@@ -83,6 +83,10 @@ class Rates:
         self._slowness[column], self._seen[column] = 1.0, 0
         self._held.pop(column, None)
 
+    def assume(self, column: int, slowness: float) -> None:
+        """Believe that the endpoint is so many times slower than the pool's mean, until it shows otherwise."""
+        self._slowness[column] = slowness
+
     def seconds(
         self, columns: NDArray[np.intp], uncached: NDArray[np.int64], prompt_tokens: int
     ) -> NDArray[np.float64]:

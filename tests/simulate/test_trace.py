@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from epp.cli import main
-from epp.simulate.trace.requests import TraceError, TraceRequest, read_trace
+from epp.simulate.trace.requests import TraceError, TraceRequest, in_bursts, read_trace
 from epp.simulate.trace.run import Conditions, run
 from epp.simulate.trace.summary import Summary, summarise
 from epp.simulate.trace.worker import BlockCache, Worker
@@ -61,6 +61,9 @@ HARD = {
     "rates wrong by two and never seen": replace(SYNTHETIC, tokens_per_second=5000.0, streamed=0.0),
     "half of the answers unary": replace(SYNTHETIC, streamed=0.5),
     "caches known 5 s late": replace(SYNTHETIC, view_age=5.0),
+    "rates thought wrong by two at first": replace(SYNTHETIC, wrong_rates=2.0),
+    "engine metrics 5 s late": replace(SYNTHETIC, metrics_age=5.0),
+    "a worker that answers 500": replace(SYNTHETIC, failed=1),
     "two kinds of hardware": replace(SYNTHETIC, slowness=(2.0, 2.0, 2.0)),
     "one slow worker": replace(SYNTHETIC, slowness=(5.0,)),
     "small caches": replace(SYNTHETIC, cache_blocks=512),
@@ -75,6 +78,20 @@ def test_hard_conditions_leave_it_well_ahead_of_round_robin(hardship):
     theirs = replay("synthetic", conditions, first=1200, policy="round-robin")
     assert ours.ttft_mean < 0.6 * theirs.ttft_mean
     assert ours.max_over_mean <= 2.0
+
+
+def test_a_worker_that_fails_costs_few_requests_a_second_try():
+    trace = read_trace(TRACES / "synthetic_trace.jsonl")[:1200]
+    done = run(trace, build("predicted-ttft"), replace(SYNTHETIC, failed=1))
+    assert 7 not in done.worker
+    assert 1.0 < done.tries.mean() < 1.03
+
+
+def test_bursts_repeat_every_so_manyth_request_at_once():
+    trace = read_trace(TRACES / "synthetic_trace.jsonl")[:10]
+    burst = in_bursts(trace, 3, every=5)
+    assert len(burst) == 14
+    assert burst[:3] == [trace[0]] * 3
 
 
 def test_a_burst_of_prompts_with_one_beginning_spreads():

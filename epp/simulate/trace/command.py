@@ -13,7 +13,7 @@ from rich.table import Table
 from epp.scheduling.policies import POLICIES, policy_from
 from epp.scheduling.policy import Policy
 from epp.settings import Settings, SettingsError, load_settings
-from epp.simulate.trace.requests import TraceError, read_trace
+from epp.simulate.trace.requests import TraceError, in_bursts, read_trace
 from epp.simulate.trace.run import Conditions, run
 from epp.simulate.trace.summary import Summary, summarise
 
@@ -41,7 +41,7 @@ def _named(settings: Settings, policy: str) -> Settings:
 def _report(arguments: argparse.Namespace, variants: Mapping[str, Settings]) -> int:
     try:
         conditions = _conditions(arguments)
-        requests = read_trace(arguments.trace, speed=arguments.speed)[: arguments.first]
+        requests = in_bursts(read_trace(arguments.trace, speed=arguments.speed)[: arguments.first], arguments.bursts)
         policies = [(name, _build(settings)) for name, settings in variants.items()]
     except TraceError as error:
         raise SettingsError(str(error)) from None
@@ -68,6 +68,8 @@ def _conditions(arguments: argparse.Namespace) -> Conditions:
     for name in ("workers", "cache_blocks", "replicas"):
         if getattr(arguments, name) < 1:
             raise TraceError(f"--{name.replace('_', '-')}: must be at least 1")
+    if not 0 <= arguments.failed < arguments.workers:
+        raise TraceError("--failed: must leave a worker")
     return Conditions(
         workers=arguments.workers,
         cache_blocks=arguments.cache_blocks,
@@ -75,6 +77,9 @@ def _conditions(arguments: argparse.Namespace) -> Conditions:
         slowness=slowness,
         view_age=arguments.view_age,
         streamed=arguments.streamed,
+        wrong_rates=arguments.wrong_rates,
+        metrics_age=arguments.metrics_age,
+        failed=arguments.failed,
         replicas=arguments.replicas,
         seed=arguments.seed,
     )

@@ -1,5 +1,6 @@
 """Recorded requests: when each came, how long it was, which blocks it shares with others."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,3 +67,8 @@ def _request(path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder
             f"one for each {BLOCK_TOKENS} tokens of input_length"
         )
     return TraceRequest(read.timestamp / 1000.0 / speed, read.input_length, read.output_length, read.hash_ids)
+
+
+def in_bursts(trace: Sequence[TraceRequest], copies: int, *, every: int = 50) -> list[TraceRequest]:
+    """The trace with every so-manyth request coming `copies` times at once."""
+    return [request for i, request in enumerate(trace) for _ in range(1 if i % every else copies)]

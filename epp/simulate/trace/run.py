@@ -7,16 +7,21 @@ from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
 
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.metrics import EngineMetrics, EngineSample
 from epp.endpoints.pool import Pool
 from epp.kvcache.prefix_index import Match
 from epp.prompts.prompt import Prompt, Request, TokenSource
+from epp.scheduling.ejection import Ejection, EjectionRules
+from epp.scheduling.outcome import Ending, Outcome
 from epp.scheduling.policy import Policy
-from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.scheduler import Pick, Scheduler
 from epp.simulate.trace.requests import BLOCK_TOKENS, TraceRequest
 from epp.simulate.trace.worker import Worker
 
+_STALE_SECONDS = 6.0
 _DECODE_SECONDS = 0.02
 """Per output token: decoding only keeps a request in flight."""
 
@@ -36,6 +41,12 @@ class Conditions:
     """Seconds by which what the picker knows of the caches is late."""
     streamed: float = 1.0
     """Share of requests whose first token the picker sees."""
+    wrong_rates: float = 1.0
+    """Half of the workers are believed to be so many times faster than they are, the other half slower."""
+    metrics_age: float | None = None
+    """Seconds by which the engines' queues are late, read each second; None: they are not read."""
+    failed: int = 0
+    """The last workers, as many as this, answer every request with 500 at once; the client tries again."""
     replicas: int = 1
     """Pickers that do not know of each other's picks and share the requests at random."""
     seed: int = 0
@@ -51,6 +62,8 @@ class Run:
     believed_tokens: NDArray[np.int64]
     """Hits that the picker expected."""
     worker: NDArray[np.int64]
+    tries: NDArray[np.int64]
+    """Workers that were asked, the failed ones included."""
     regret: NDArray[np.float64]
     """Seconds to the first token above those on the worker that was truly the best for this request alone."""
 
@@ -58,6 +71,28 @@ class Run:
 def run(trace: Sequence[TraceRequest], policy: Callable[[random.Random], Policy], conditions: Conditions) -> Run:
     """Replay `trace`; equal arguments give equal results."""
     return _Replay(policy, conditions).run(trace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replica:
+    """One picker, and what it has heard of the workers."""
+
+    scheduler: Scheduler
+    metrics: EngineMetrics
+    ejection: Ejection
+
+    def pick(self, request: Request, failed: frozenset[int]) -> tuple[Pick, int]:
+        """A worker that answers, and how many were asked: a failed one costs the client another try."""
+        avoid: set[HostPort] = set()
+        while True:
+            pick = self.scheduler.pick(request, avoid=avoid)
+            dead = pick.reservation.column in failed
+            status = 500 if dead else 200
+            self.ejection.ended(Outcome(request=request, ending=Ending.COMPLETE, pick=pick, status=status))
+            if not dead:
+                return pick, len(avoid) + 1
+            pick.reservation.release()
+            avoid.add(pick.decision.endpoint.host_port)
 
 
 class _Replay:
@@ -74,12 +109,15 @@ class _Replay:
             )
             for slow in slowness
         ]
+        self._failed = frozenset(range(conditions.workers - conditions.failed, conditions.workers))
+        self._metrics_age = conditions.metrics_age
+        self._read_at = 0.0
         self._pool = Pool()
         self._pool.replace(
             Endpoint(name=f"worker-{i}", address=f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}", port=8000)
             for i in range(conditions.workers)
         )
-        self._schedulers = [self._scheduler(policy, conditions.seed + i) for i in range(conditions.replicas)]
+        self._replicas = [self._replica(policy, conditions, conditions.seed + i) for i in range(conditions.replicas)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
 
     def run(self, trace: Sequence[TraceRequest]) -> Run:
@@ -89,6 +127,7 @@ class _Replay:
             np.zeros(requests, dtype=np.int64),
             np.zeros(requests, dtype=np.int64),
             np.zeros(requests, dtype=np.int64),
+            np.ones(requests, dtype=np.int64),
             np.zeros(requests),
         )
         for i, request in enumerate(trace):
@@ -103,27 +142,60 @@ class _Replay:
         held = [worker.view(self._now).hit_tokens(known) for worker in self._workers]
         return Match(np.minimum(np.array(held, dtype=np.int64), max(len(prompt.tokens) - 1, 0)))
 
-    def _scheduler(self, policy: Callable[[random.Random], Policy], seed: int) -> Scheduler:
+    def _replica(self, policy: Callable[[random.Random], Policy], conditions: Conditions, seed: int) -> "_Replica":
         draw = random.Random(seed)  # noqa: S311 - a simulation
-        return Scheduler(pool=self._pool, index=self, policy=policy(draw), clock=lambda: self._now)
+        metrics = EngineMetrics(_STALE_SECONDS)
+        ejection = Ejection(self._pool, metrics, EjectionRules(), CollectorRegistry(), lambda: self._now)
+        scheduler = Scheduler(
+            pool=self._pool,
+            index=self,
+            policy=policy(draw),
+            metrics=metrics,
+            clock=lambda: self._now,
+            suspended=lambda: ejection.places,
+        )
+        for column in range(conditions.workers):
+            scheduler.rates.assume(column, conditions.wrong_rates ** (1 if column % 2 else -1))
+        return _Replica(scheduler, metrics, ejection)
+
+    def _read_metrics(self) -> None:
+        """Every second, the queues as they were some time ago."""
+        assert self._metrics_age is not None
+        queued = [float(worker.queued(self._now)) for worker in self._workers]
+
+        def arrive() -> None:
+            for replica in self._replicas:
+                for column, value in enumerate(queued):
+                    replica.metrics.note(column, EngineSample(queued=value, running=1.0), self._now)
+
+        heappush(self._events, (self._now + self._metrics_age, -1, arrive))
 
     def _advance(self, until: float) -> None:
+        while self._metrics_age is not None and self._read_at <= until:
+            self._happen(self._read_at)
+            self._read_metrics()
+            self._read_at += 1.0
+        self._happen(until)
+
+    def _happen(self, until: float) -> None:
         while self._events and self._events[0][0] <= until:
             self._now, _, happen = heappop(self._events)
             happen()
         self._now = until
 
     def _serve(self, i: int, request: TraceRequest, result: Run) -> None:
-        scheduler = self._schedulers[self._draw.randrange(len(self._schedulers))]
+        replica = self._replicas[self._draw.randrange(len(self._replicas))]
         streamed = self._draw.random() < self._streamed
         prompt = Prompt(tokens=request.tokens(), source=TokenSource.REQUEST)
-        pick = scheduler.pick(Request(prompt=prompt, stream=streamed, max_output_tokens=request.output_tokens))
-        chosen = self._pool.snapshot().position[pick.decision.endpoint.host_port]
+        asked = Request(prompt=prompt, stream=streamed, max_output_tokens=request.output_tokens)
+        pick, result.tries[i] = replica.pick(asked, self._failed)
+        chosen = pick.reservation.column
         worker = self._workers[chosen]
         result.worker[i] = chosen
         result.hit_tokens[i] = worker.cache.hit_tokens(request)
         result.believed_tokens[i] = pick.decision.cached_tokens
-        best = min(each.first_token_seconds(request, self._now) for each in self._workers)
+        alive = (each for at, each in enumerate(self._workers) if at not in self._failed)
+        best = min(each.first_token_seconds(request, self._now) for each in alive)
         first_token = worker.take(request, self._now)
         result.ttft[i] = first_token - self._now
         result.regret[i] = first_token - self._now - best

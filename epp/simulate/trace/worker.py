@@ -39,9 +39,16 @@ class Worker:
         self.cache = BlockCache(cache_blocks)
         self._rate = tokens_per_second
         self._free_at = 0.0
+        self._first_tokens: deque[float] = deque()
         self._view_age = view_age
         self._view = BlockCache(cache_blocks) if view_age else self.cache
         self._unseen: deque[tuple[float, TraceRequest]] = deque()
+
+    def queued(self, now: float) -> int:
+        """Prompts whose first token is still to come."""
+        while self._first_tokens and self._first_tokens[0] <= now:
+            self._first_tokens.popleft()
+        return len(self._first_tokens)
 
     def wait_seconds(self, now: float) -> float:
         """Until the prefills that are here are done."""
@@ -54,6 +61,7 @@ class Worker:
     def take(self, request: TraceRequest, now: float) -> float:
         """Serve the request; the time of its first token."""
         self._free_at = now + self.first_token_seconds(request, now)
+        self._first_tokens.append(self._free_at)
         self.cache.use(request)
         if self._view_age:
             self._unseen.append((now, request))
