@@ -81,6 +81,7 @@ def _conditions(arguments: argparse.Namespace) -> Conditions:
         metrics_age=arguments.metrics_age,
         failed=arguments.failed,
         replicas=arguments.replicas,
+        share_seconds=None if arguments.share_ms is None else max(0.0, arguments.share_ms) / 1000,
         seed=arguments.seed,
     )
 

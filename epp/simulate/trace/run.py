@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 
 import numpy as np
@@ -13,6 +14,7 @@ from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.metrics import EngineMetrics, EngineSample
 from epp.endpoints.pool import Pool
 from epp.kvcache.prefix_index import Match
+from epp.peers.group import Group
 from epp.prompts.prompt import Prompt, Request, TokenSource
 from epp.scheduling.ejection import Ejection, EjectionRules
 from epp.scheduling.outcome import Ending, Outcome
@@ -21,7 +23,12 @@ from epp.scheduling.scheduler import Pick, Scheduler
 from epp.simulate.trace.requests import BLOCK_TOKENS, TraceRequest
 from epp.simulate.trace.worker import Worker
 
+<<<<<<< HEAD
 _STALE_SECONDS = 6.0
+=======
+_BEFORE = 1 << 60
+"""At the same time, messages between pickers go before what happens to requests, in their own order."""
+>>>>>>> d10db36 (Say what replicas share, what it is worth and what breaks; simulate shared load)
 _DECODE_SECONDS = 0.02
 """Per output token: decoding only keeps a request in flight."""
 
@@ -48,7 +55,9 @@ class Conditions:
     failed: int = 0
     """The last workers, as many as this, answer every request with 500 at once; the client tries again."""
     replicas: int = 1
-    """Pickers that do not know of each other's picks and share the requests at random."""
+    """Pickers among which the requests are spread at random."""
+    share_seconds: float | None = None
+    """How long it takes until a picker knows of another's picks; None: they never know."""
     seed: int = 0
 
 
@@ -119,6 +128,9 @@ class _Replay:
         )
         self._replicas = [self._replica(policy, conditions, conditions.seed + i) for i in range(conditions.replicas)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._share_seconds = conditions.share_seconds
+        self._groups = [self._group(scheduler, i) for i, scheduler in enumerate(self._schedulers)]
+        self._told = 0
 
     def run(self, trace: Sequence[TraceRequest]) -> Run:
         requests = len(trace)
@@ -170,6 +182,30 @@ class _Replay:
 
         heappush(self._events, (self._now + self._metrics_age, -1, arrive))
 
+    def _group(self, scheduler: Scheduler, i: int) -> Group | None:
+        """The very load sharing that replicas run, but for the sockets."""
+        if self._share_seconds is None:
+            return None
+        group = Group(scheduler.load, i + 1, f"picker-{i}")
+        snapshot = self._pool.snapshot()
+        for column, endpoint in zip(snapshot.columns.tolist(), snapshot.endpoints, strict=True):
+            group.join(column, endpoint)
+        return group
+
+    def _share(self) -> None:
+        """Put what the pickers have to tell on its way."""
+        for sender in self._groups:
+            while sender is not None and (data := sender.flush()) is not None:
+                self._told += 1
+                arrives = self._now + (self._share_seconds or 0.0)
+                deliver: Callable[[], None] = partial(self._deliver, sender, data)
+                heappush(self._events, (arrives, self._told - _BEFORE, deliver))
+
+    def _deliver(self, sender: Group, data: bytes) -> None:
+        for receiver in self._groups:
+            if receiver is not None and receiver is not sender:
+                receiver.receive(sender.name, data, self._now)
+
     def _advance(self, until: float) -> None:
         while self._metrics_age is not None and self._read_at <= until:
             self._happen(self._read_at)
@@ -181,6 +217,7 @@ class _Replay:
         while self._events and self._events[0][0] <= until:
             self._now, _, happen = heappop(self._events)
             happen()
+            self._share()
         self._now = until
 
     def _serve(self, i: int, request: TraceRequest, result: Run) -> None:
@@ -203,3 +240,4 @@ class _Replay:
         if streamed:
             heappush(self._events, (first_token, 2 * i, pick.reservation.first_token))
         heappush(self._events, (end, 2 * i + 1, pick.reservation.release))
+        self._share()
