@@ -17,7 +17,7 @@ from epp.readiness.rule import Group, Mode, NotApplicableError, Problem
     fix="scale the EPP to 0 in a quiet hour and run --traffic; with Envoy, POSTs get 500 either way",
 )
 async def failure_mode(_lab: Lab) -> list[Problem]:
-    raise NotApplicableError("destructive: the EPP would have to be stopped; our tests do it with a real Envoy")
+    raise NotApplicableError("destructive: the EPP would have to be stopped")
 
 
 @live_check(

@@ -135,7 +135,8 @@ class Snapshot(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Fa
 
 def seal(body: Body) -> Snapshot:
     """The document of `body`."""
-    return Snapshot(kind=KIND, api_version=API_VERSION, digest=digest(body), body=body)
+    as_read = msgspec.convert(msgspec.to_builtins(body), Body)  # the digest is that of what a reader will see
+    return Snapshot(kind=KIND, api_version=API_VERSION, digest=digest(as_read), body=as_read)
 
 
 def digest(body: Body) -> str:
