@@ -35,20 +35,16 @@ def _add_conditions(parser: argparse.ArgumentParser) -> None:
     hard = parser.add_argument_group("what makes it hard")
     hard.add_argument("--view-age", type=float, default=0.0, help="seconds by which the cache index is late")
     hard.add_argument("--streamed", type=float, default=1.0, help="share of answers that are streamed")
-<<<<<<< HEAD
     hard.add_argument(
         "--wrong-rates", type=_positive, default=1.0, help="half of the workers are thought so much faster, half slower"
     )
     hard.add_argument("--metrics-age", type=float, help="seconds by which engine metrics are late; default: none read")
     hard.add_argument("--failed", type=int, default=0, help="workers that answer every request with 500")
     hard.add_argument("--bursts", type=int, default=1, help="every 50th request comes so many times at once")
-    hard.add_argument("--replicas", type=int, default=1, help="pickers that do not know of each other")
-=======
     hard.add_argument("--replicas", type=int, default=1, help="pickers among which requests are spread")
     hard.add_argument(
         "--share-ms", type=float, help="milliseconds until pickers know of each other's picks; else never"
     )
->>>>>>> d10db36 (Say what replicas share, what it is worth and what breaks; simulate shared load)
     hard.add_argument("--seed", type=int, default=0, help="of all chance")
 
 

@@ -23,12 +23,9 @@ from epp.scheduling.scheduler import Pick, Scheduler
 from epp.simulate.trace.requests import BLOCK_TOKENS, TraceRequest
 from epp.simulate.trace.worker import Worker
 
-<<<<<<< HEAD
 _STALE_SECONDS = 6.0
-=======
 _BEFORE = 1 << 60
 """At the same time, messages between pickers go before what happens to requests, in their own order."""
->>>>>>> d10db36 (Say what replicas share, what it is worth and what breaks; simulate shared load)
 _DECODE_SECONDS = 0.02
 """Per output token: decoding only keeps a request in flight."""
 
