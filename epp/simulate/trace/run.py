@@ -126,7 +126,7 @@ class _Replay:
         self._replicas = [self._replica(policy, conditions, conditions.seed + i) for i in range(conditions.replicas)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._share_seconds = conditions.share_seconds
-        self._groups = [self._group(scheduler, i) for i, scheduler in enumerate(self._schedulers)]
+        self._groups = [self._group(replica.scheduler, i) for i, replica in enumerate(self._replicas)]
         self._told = 0
 
     def run(self, trace: Sequence[TraceRequest]) -> Run:
