@@ -352,6 +352,10 @@ class KvCacheSettings(BaseModel):
     kv_credit_host: float = _setting(0.8, "Share of prefill that a block in host memory saves.", ge=0, le=1)
     kv_credit_disk: float = _setting(0.5, "Share of prefill that a block on the worker's disk saves.", ge=0, le=1)
     kv_credit_external: float = _setting(0.3, "Share of prefill that a block in a shared store saves.", ge=0, le=1)
+    kv_discover: bool = _setting(
+        False, "Whether to ask engines without an events port where they publish (vLLM from 0.31 on, SGLang)."
+    )
+    kv_discover_seconds: float = _setting(2.0, "Time that an engine has to say so.", gt=0, le=60)
     kv_events_max_waiting: int = _setting(
         10_000, "Messages of one worker that wait in its socket; what comes beyond is lost and replayed.", ge=1
     )

@@ -17,6 +17,7 @@ from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.prefix_index import Match
 from epp.kvcache.run_index import RunIndex
 from epp.kvcache.snapshot import RankPieces, encode
+from epp.kvcache.source_discovery import discover
 from epp.kvcache.sources import Source, configured
 from epp.kvcache.status import KvStatus
 from epp.kvcache.stream import StreamOptions
@@ -25,6 +26,9 @@ from epp.settings import Settings
 
 _STEPS_WAITED = 1000
 """Turns of the loop in which a snapshot waits for a batch that is half in the index, before it leaves out the rank."""
+
+_ASKED_AT_ONCE = 16
+"""Engines that are asked at the same time where they publish."""
 
 
 class KvKnowledge:
@@ -45,6 +49,7 @@ class KvKnowledge:
         adopt_block_size: bool = True,
         limits: AssumedLimits | None = None,
         max_streams: int = 4096,
+        discover_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.index = index
@@ -52,6 +57,10 @@ class KvKnowledge:
         self._options = options or StreamOptions()
         self._events = events
         self._max_streams = max_streams
+        self._discover_seconds = discover_seconds
+        """How long an engine has to say where it publishes; None: engines are not asked."""
+        self._discovering: dict[int, asyncio.Task[None]] = {}
+        self._few_at_once = asyncio.Semaphore(_ASKED_AT_ONCE)
         self._feeds = Feeds(
             index=index,
             options=self._options,
@@ -98,6 +107,7 @@ class KvKnowledge:
             block_size=settings.block_size,
             adopt_block_size=settings.kv_adopt_block_size,
             limits=limits,
+            discover_seconds=settings.kv_discover_seconds if settings.kv_discover else None,
         )
 
     async def start(self) -> None:
@@ -235,8 +245,24 @@ class KvKnowledge:
         return [followed for ranks in self._followed.values() for followed in ranks]
 
     def _join(self, column: int, endpoint: Endpoint) -> None:
-        if self._feeds.open and column not in self._followed:
-            self._follow(column, endpoint, configured(endpoint) if self._events else [])
+        if not self._feeds.open or column in self._followed:
+            return
+        sources = configured(endpoint) if self._events else []
+        self._follow(column, endpoint, sources)
+        if self._events and not sources and self._discover_seconds is not None:
+            task = asyncio.create_task(self._discover(column, endpoint, self._discover_seconds), name="KV sources")
+            self._discovering[column] = task
+
+    async def _discover(self, column: int, endpoint: Endpoint, seconds: float) -> None:
+        """Ask the engine where it publishes, and follow that; until then our own picks are all that is known."""
+        async with self._few_at_once:
+            sources = await discover(endpoint, seconds)
+        if any(other.address == endpoint.address for other in self._pool.snapshot().endpoints if other != endpoint):
+            sources = [source for source in sources if source.rank == endpoint.rank]
+        if sources:
+            for followed in self._followed.pop(column, ()):
+                followed.close()
+            self._follow(column, endpoint, sources)
 
     def _follow(self, column: int, endpoint: Endpoint, sources: Sequence[Source]) -> None:
         room = self._max_streams - len(self._all())
@@ -263,5 +289,8 @@ class KvKnowledge:
             self._unfollow(column)
 
     def _unfollow(self, column: int) -> None:
+        discovering = self._discovering.pop(column, None)
+        if discovering is not None:
+            discovering.cancel()
         for followed in self._followed.pop(column):
             followed.close()
