@@ -148,7 +148,7 @@ def test_two_models_of_one_name_are_refused(tmp_path, small):
 
 
 def test_a_model_whose_prompt_is_code_says_so(small):
-    (small / "config.json").write_text('{"model_type": "gpt_oss"}')
+    (small / "config.json").write_text('{"model_type": "deepseek_v32"}')
     with pytest.raises(SettingsError, match="EPP_RENDER_URL"):
         PromptReader.from_settings(Settings(tokenizer_path=small), CollectorRegistry())
     assert os.path.exists(small)
