@@ -74,8 +74,8 @@ HARD = {
 @pytest.mark.parametrize("hardship", sorted(HARD))
 def test_hard_conditions_leave_it_well_ahead_of_round_robin(hardship):
     conditions = HARD[hardship]
-    ours = replay("synthetic", conditions, first=1200)
-    theirs = replay("synthetic", conditions, first=1200, policy="round-robin")
+    ours = replay("synthetic", conditions, first=2400)
+    theirs = replay("synthetic", conditions, first=2400, policy="round-robin")
     assert ours.ttft_mean < 0.6 * theirs.ttft_mean
     assert ours.max_over_mean <= 2.0
 
