@@ -17,7 +17,7 @@ from tests.scheduling.policies import policy
 from tests.scheduling.worlds import endpoint, request_of, world
 
 NAMED = {"kv_cache_usage_perc": 0.4, "num_requests_waiting": 2.0}
-BINARY = base64.b64encode(OrcaLoadReport(named_metrics=NAMED).SerializeToString()).decode()
+BINARY = base64.b64encode(OrcaLoadReport(named_metrics=NAMED).SerializeToString(deterministic=True)).decode()
 FORMS = [
     "TEXT named_metrics.kv_cache_usage_perc=0.4, named_metrics.num_requests_waiting=2.0",
     'JSON {"named_metrics": {"kv_cache_usage_perc": 0.4, "num_requests_waiting": 2.0}}',
