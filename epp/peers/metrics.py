@@ -49,5 +49,9 @@ def _counters(status: PeersStatus) -> Iterator[tuple[str, str, int]]:
     yield "epp_peer_messages_received", "Messages from peers.", status.received
     yield "epp_peer_messages_lost", "Messages of present peers that did not come.", sum(peer.lost for peer in peers)
     yield "epp_peer_messages_bad", "What came and was no message of ours.", status.bad
-    yield "epp_peer_keys_refused", "Connections with a key that is not ours.", status.refused_keys
+    yield (
+        "epp_peer_keys_refused",
+        "Connections whose key was refused; most wrong keys fail before that, unseen, and show as silence.",
+        status.refused_keys,
+    )
     yield "epp_peers_vanished", "Times that a peer fell silent and its load was dropped.", status.vanished
