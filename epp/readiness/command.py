@@ -86,6 +86,8 @@ def _run_for_aicr(arguments: argparse.Namespace) -> int:
 def _check_usage(arguments: argparse.Namespace) -> None:
     if arguments.offline and not arguments.snapshot:
         raise UsageError("--offline: expected a snapshot too: -s FILE")
+    if arguments.snapshot and arguments.snapshot.startswith(config_map.SCHEME):
+        config_map.place(arguments.snapshot)
     if arguments.min_timeout < 0 or arguments.min_ready < 0 or arguments.max_age <= 0:
         raise UsageError("--min-timeout, --min-ready, --max-age: expected no negative number")
     check_usage(arguments)

@@ -29,7 +29,7 @@ def check(module: str, *arguments: str) -> dict[str, int]:
     command = [sys.executable, "-m", f"tests.engines.{module}", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])  # what comes before is the picker's log
 
 
 @pytest.mark.parametrize(

@@ -90,13 +90,7 @@ def test_text_of_a_stranger_breaks_no_report(recorded, tmp_path: Path, capsys: p
         (["-s", "cm://x"], "expected cm://namespace/name"),
     ],
 )
-def test_bad_input_is_2(arguments: list[str], complaint: str, recorded, capsys, tmp_path: Path, monkeypatch):
-    config = tmp_path / "kubeconfig"
-    config.write_text(
-        "{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}],"
-        " clusters: [{name: x, cluster: {server: 'https://127.0.0.1:1'}}], users: [{name: x, user: {}}]}"
-    )
-    monkeypatch.setenv("KUBECONFIG", str(config))
+def test_bad_input_is_2(arguments: list[str], complaint: str, recorded, capsys):
     file = recorded(healthy())
     assert validate(*(file if part == "FILE" else part for part in arguments)) == 2
     said = capsys.readouterr().err
