@@ -40,7 +40,7 @@ robustness: setup ## the default policy under hard conditions; writes the table 
 soak: setup envoy ## many requests through Envoy with clients that leave (REQUESTS=100000 TRANSPORT=grpcio)
 	@$(RUN)python -m tests.soak --requests $(or $(REQUESTS),100000) --transport $(or $(TRANSPORT),grpcio) $(ARGS)
 
-kubeserver: $(UV) ## build the tests' Kubernetes API server, minutes the first time, in the background
+kubeserver: ## build the tests' Kubernetes API server, minutes the first time, in the background
 	@mkdir -p .tools
 	@nice -n 15 $(PYTHON) tests/kubernetes/build.py >.tools/kubeserver.log 2>&1 </dev/null &
 

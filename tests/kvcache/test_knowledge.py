@@ -47,9 +47,6 @@ class World:
     async def until_cached(self, *tokens: int) -> None:
         await self.until(lambda: self.cached() == list(tokens))
 
-    async def until_connected(self) -> None:
-        await self.until(lambda: all(r.connected and r.replays > 1 for r in self.knowledge.status().ranks))
-
 
 def endpoint(publisher: Publisher, i: int, *, replay: bool = True) -> Endpoint:
     ports = {"events_port": publisher.port, "replay_port": publisher.replay_port if replay else None}

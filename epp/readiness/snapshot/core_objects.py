@@ -132,10 +132,6 @@ class Pod(Struct, frozen=True):
     status: PodStatus = PodStatus()
 
 
-class PodTemplate(Struct, frozen=True):
-    spec: PodSpec = PodSpec()
-
-
 class DeploymentSpec(Struct, frozen=True):
     replicas: int = 1
     selector: Selector = Selector()
