@@ -78,60 +78,42 @@ async def handshake(lab: Lab) -> list[Problem]:
     return problems
 
 
-@live_check(
+def _by_kit(number: int, name: str, *, needs: tuple[int, ...], rule: str, fix: str) -> LiveCheck:
+    """A check that the checks of `epp conformance` under its number in `KIT_NAMES` decide."""
+    check = live_check(
+        number, name, mode=Mode.PROBE, group=Group.PICKER, needs=needs, rule=rule, source=PROTOCOL, fix=fix
+    )
+    return check(lambda lab: _kit(lab, KIT_NAMES[number]))
+
+
+picks = _by_kit(
     36,
     "picker.picks",
-    mode=Mode.PROBE,
-    group=Group.PICKER,
     needs=(34, 35, 41),
     rule="a request gets one ready endpoint of the pool, the same in header and metadata",
-    source=PROTOCOL,
     fix="see `epp explain --last 1`; `epp conformance` tells more",
 )
-async def picks(lab: Lab) -> list[Problem]:
-    return await _kit(lab, KIT_NAMES[36])
-
-
-@live_check(
+subset = _by_kit(
     37,
     "picker.subset",
-    mode=Mode.PROBE,
-    group=Group.PICKER,
     needs=(36,),
     rule="a subset hint binds the EPP",
-    source=PROTOCOL,
     fix="use an EPP that obeys the subset hint",
 )
-async def subset(lab: Lab) -> list[Problem]:
-    return await _kit(lab, KIT_NAMES[37])
-
-
-@live_check(
+empty_subset = _by_kit(
     38,
     "picker.empty-subset",
-    mode=Mode.PROBE,
-    group=Group.PICKER,
     needs=(36,),
     rule="an empty subset, or one of strangers, is answered with 503",
-    source=PROTOCOL,
     fix="use an EPP that refuses by ImmediateResponse; a gRPC error under FailOpen goes anywhere",
 )
-async def empty_subset(lab: Lab) -> list[Problem]:
-    return await _kit(lab, KIT_NAMES[38])
-
-
-@live_check(
+streams = _by_kit(
     39,
     "picker.streams",
-    mode=Mode.PROBE,
-    group=Group.PICKER,
     needs=(36,),
     rule="bodies in pieces and with trailers come back whole and in order; a request without a body is decided",
-    source=PROTOCOL,
     fix="use an EPP that speaks FULL_DUPLEX_STREAMED",
 )
-async def streams(lab: Lab) -> list[Problem]:
-    return await _kit(lab, KIT_NAMES[39])
 
 
 @live_check(
