@@ -20,7 +20,7 @@ from epp.readiness.aicr.recipe import RecipeError, read_recipe
 from epp.readiness.chain import Chain
 from epp.readiness.find import TargetError, find, ref
 from epp.readiness.judge import Exit, exit_code, headline, judge
-from epp.readiness.live.ask import LIVE, ask, check_usage
+from epp.readiness.live.ask import LIVE, Asked, ask, check_usage
 from epp.readiness.policy import API_PATHS, Policy
 from epp.readiness.report.evidence import evidence
 from epp.readiness.report.outcome import Outcome, report
@@ -46,20 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_for_aicr(arguments)
     try:
         _check_usage(arguments)
-        policy = _policy(arguments)
-        snapshot = asyncio.run(_snapshot(arguments))
-        chain = _chain(arguments, policy, snapshot)
-        results = judge(chain, checks.ALL)
-        asked = asyncio.run(ask(arguments, chain, results))
-        results, load = asked.results, asked.load
-        _report(arguments, outcome(arguments, chain, snapshot, results), load)
+        snapshot, chain, asked = _judged(arguments, _policy(arguments))
+        _report(arguments, outcome(arguments, chain, snapshot, asked.results), asked.load)
     except BAD_INPUT as problem:
         return complain(Exit.BAD_INPUT, str(problem))
     except OSError as problem:
         return complain(Exit.BAD_INPUT, f"{problem.filename}: {problem.strerror}")
     except NO_ANSWER as problem:
         return complain(Exit.UNDECIDED, str(problem))
-    return exit_code(results)
+    return exit_code(asked.results)
 
 
 def _run_for_aicr(arguments: argparse.Namespace) -> int:
@@ -70,17 +65,22 @@ def _run_for_aicr(arguments: argparse.Namespace) -> int:
         policy = _policy(arguments)
         if given.recipe is not None:
             policy = replace(policy, constraints=(*policy.constraints, *given.recipe.constraints))
-        snapshot = asyncio.run(_snapshot(arguments))
-        chain = _chain(arguments, policy, snapshot)
-        results = asyncio.run(ask(arguments, chain, judge(chain, checks.ALL))).results
+        snapshot, chain, asked = _judged(arguments, policy)
     except (*BAD_INPUT, *NO_ANSWER, OSError) as problem:
         contract.leave_message(str(problem))
         return complain(contract.OTHER, str(problem))
-    seen = outcome(arguments, chain, snapshot, results)
+    seen = outcome(arguments, chain, snapshot, asked.results)
     for line in contract.lines(seen, given):
         print(line)  # noqa: T201 - evidence goes to stdout
     contract.leave_message(seen.headline)
-    return contract.code(results, exit_code(results))
+    return contract.code(asked.results, exit_code(asked.results))
+
+
+def _judged(arguments: argparse.Namespace, policy: Policy) -> tuple[Snapshot, Chain, Asked]:
+    """What the snapshot shows, and what those who were asked have said."""
+    snapshot = asyncio.run(_snapshot(arguments))
+    chain = _chain(arguments, policy, snapshot)
+    return snapshot, chain, asyncio.run(ask(arguments, chain, judge(chain, checks.ALL)))
 
 
 def _check_usage(arguments: argparse.Namespace) -> None:
