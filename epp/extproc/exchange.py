@@ -88,11 +88,15 @@ class Exchange:
         """The request is as complete as it will get: time to call `answer` or `refuse`."""
         return self._request is not None and self._request.wants_pick
 
-    def receive(self, message: bytes) -> list[bytes]:
+    def receive(self, message: bytes | None) -> list[bytes]:
         """Take the gateway's next message and return the answers to send at once, in order.
 
-        Raises ProtocolError when the bytes are no ProcessingRequest.
+        None: it will send no more; all that it asked is answered, or will never be complete. Raises ProtocolError when
+        the bytes are no ProcessingRequest.
         """
+        if message is None:
+            self.close()
+            return []
         try:
             request = ProcessingRequest.FromString(message)
         except DecodeError:
@@ -102,7 +106,8 @@ class Exchange:
         if kind is None or self.observed:
             return []
         answers = _HANDLERS[kind](self, side, request)
-        self._end_if_all_is_said(side)
+        if self.response.ended:
+            self._end_if_all_is_said(side)
         return answers
 
     def answer(self, decision: Decision) -> list[bytes]:
@@ -112,7 +117,8 @@ class Exchange:
         if decision.model is not None and not self.held.full:
             self.held.rewrite_model(decision.model)
         answers = self._request.answer(decision)
-        self._end_if_all_is_said(self._request)
+        if self.response.ended:
+            self._end_if_all_is_said(self._request)
         return answers
 
     def refuse(self, refusal: Refusal) -> list[bytes]:
@@ -127,10 +133,6 @@ class Exchange:
             )
         ]
 
-    def half_close(self) -> None:
-        """The gateway will send no more: all that it asked is answered, or will never be complete."""
-        self.close()
-
     def close(self) -> None:
         """The stream is over, for whatever reason; lets go of what it held."""
         self.ended = True
@@ -144,7 +146,7 @@ class Exchange:
             self.response_mode = _ANNOUNCED.get(config.response_body_mode, BodyMode.AUTO)
         self.observed = request.observability_mode
         names = self._kit.rules.names
-        self._limit_to(listed(request.metadata_context, names.subset_namespace, names.subset))
+        self._limit_to(listed(request, names.subset_namespace, names.subset))
         if self.request_mode in _DUPLEX:
             self._request = Duplex(self.held, self._kit.answers)
         else:
@@ -156,35 +158,38 @@ class Exchange:
             self.head.subset = tuple(plain_host(entry) for entry in entries)
 
     def _end_if_all_is_said(self, side: RequestSide) -> None:
-        """End after the last event that the announced modes bring: earlier loses answers, never leaks memory.
+        """The response is over: end after the last event that the announced modes bring, not before.
 
         With response body mode NONE the end is not known, and the gateway ends the stream.
         """
-        if self.response.ended and side.ended and self.response_mode is not BodyMode.NONE:
+        if side.ended and self.response_mode is not BodyMode.NONE:
             self.ended = True
 
     def _request_headers(self, side: RequestSide, request: ProcessingRequest) -> list[bytes]:
+        message = request.request_headers
         if not self.head.headers:
-            headers = self.head.headers = Headers(request.request_headers.headers)
+            headers = self.head.headers = Headers(message.headers)
             headers.drop(self._kit.untrusted)
             if self._kit.rules.conformance_hooks and STEERING_HEADER in headers:
                 self._limit_to(tuple(entry.strip() for entry in headers.get(STEERING_HEADER).split(",")))
-        return side.headers(end=request.request_headers.end_of_stream)
+        return side.headers(end=message.end_of_stream)
 
     def _request_body(self, side: RequestSide, request: ProcessingRequest) -> list[bytes]:
-        return side.body(request.request_body.body, end=request.request_body.end_of_stream)
+        message = request.request_body
+        return side.body(message.body, end=message.end_of_stream)
 
     def _request_trailers(self, side: RequestSide, _request: ProcessingRequest) -> list[bytes]:
         return side.trailers()
 
     def _response_headers(self, side: RequestSide, request: ProcessingRequest) -> list[bytes]:
+        message = request.response_headers
         if not self.response.begun:
             if not self._picked:
                 side.abandon()
             names = self._kit.rules.names
-            served = listed(request.metadata_context, names.served_namespace, names.served)
-            self.response.headers(Headers(request.response_headers.headers), served=served[-1] if served else "")
-        self.response.ended = self.response.ended or request.response_headers.end_of_stream
+            served = listed(request, names.served_namespace, names.served)
+            self.response.headers(Headers(message.headers), served=served[-1] if served else "")
+        self.response.ended = self.response.ended or message.end_of_stream
         if self._kit.rules.conformance_hooks:
             return [served_echo(self.response.served)]
         if self.explanation:
@@ -192,7 +197,8 @@ class Exchange:
         return [wire.OK[Place.RESPONSE_HEADERS]]
 
     def _response_body(self, _side: RequestSide, request: ProcessingRequest) -> list[bytes]:
-        body, end = request.response_body.body, request.response_body.end_of_stream
+        message = request.response_body
+        body, end = message.body, message.end_of_stream
         duplex = self.response_mode in _DUPLEX
         if self.response.ended:
             return [] if duplex else [wire.OK[Place.RESPONSE_BODY]]

@@ -5,7 +5,8 @@ from ipaddress import ip_address
 
 from google.protobuf.struct_pb2 import Value
 
-from epp._pb.base_pb2 import HeaderMap, HeaderValue, Metadata
+from epp._pb.base_pb2 import HeaderMap, HeaderValue
+from epp._pb.external_processor_pb2 import ProcessingRequest
 
 
 class Headers:
@@ -44,11 +45,14 @@ class Headers:
             del self._by_name[name]
 
 
-def listed(metadata: Metadata, namespace: str, key: str) -> tuple[str, ...] | None:
-    """The entries of a list or comma-separated string; None when the key is not set."""
-    if namespace not in metadata.filter_metadata:
+def listed(request: ProcessingRequest, namespace: str, key: str) -> tuple[str, ...] | None:
+    """The entries of a list or comma-separated string in the message's metadata; None when the key is not set."""
+    if not request.HasField("metadata_context"):
         return None
-    fields = metadata.filter_metadata[namespace].fields
+    metadata = request.metadata_context.filter_metadata
+    if namespace not in metadata:
+        return None
+    fields = metadata[namespace].fields
     return _entries(fields[key]) if key in fields else None
 
 

@@ -1,8 +1,9 @@
 """Metrics of exchanges."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from epp.scheduling.outcome import Ending
+from epp.telemetry.tally import Distribution, Tally
 
 
 class ExchangeMetrics:
@@ -10,9 +11,10 @@ class ExchangeMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.open = Gauge("epp_exchanges_open", "ext_proc streams being served now.", registry=registry)
-        self._ended = Counter(
+        self._ended = Tally(
             "epp_exchanges", "ext_proc streams that ended, by how they ended.", ["ending"], registry=registry
         )
+        self._ended.counts.update({(ending,): 0 for ending in Ending})
         self._refused = Counter(
             "epp_refused",
             "Requests answered with an error in place of a pick, by reason.",
@@ -27,17 +29,16 @@ class ExchangeMetrics:
             ["what"],
             registry=registry,
         )
-        self._seconds = Histogram(
+        self._seconds = Distribution(
             "epp_pick_seconds",
             "Seconds from a request that is complete to its pick.",
-            buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+            bounds=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
             registry=registry,
         )
-        self._endings = {ending: self._ended.labels(ending.value) for ending in Ending}
 
     def ended(self, ending: Ending) -> None:
         """One stream ended."""
-        self._endings[ending].inc()
+        self._ended.counts[(ending,)] += 1
 
     def picked(self, seconds: float) -> None:
         """One pick was made, `seconds` after its request was complete."""

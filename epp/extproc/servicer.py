@@ -140,7 +140,8 @@ class Servicer:
     async def _receive(self, stream: Stream, exchange: Exchange) -> None:
         """Take messages until there is enough to pick by, or the exchange ends without a pick."""
         while not (exchange.wants_pick or exchange.ended):
-            await _send(stream, await _take(stream, exchange))
+            for answer in exchange.receive(await stream.read()):
+                await stream.write(answer)
 
     def _refused_at_the_door(self, exchange: Exchange, visit: _Visit) -> bool:
         """Whether a bound of ours forbids the request, or the answer needs no worker."""
@@ -225,18 +226,20 @@ class Servicer:
             self._metrics.refused(refusal.reason)
             _log.debug("refused", reason=refusal.reason, status=refusal.status, request_id=visit.request.id)
             answers = exchange.refuse(refusal)
-        await _send(stream, answers)
+        for answer in answers:
+            await stream.write(answer)
 
     async def _watch(self, stream: Stream, exchange: Exchange, visit: _Visit) -> None:
         """Pass on the rest of the request and the response, and keep the reservation true."""
         while not exchange.ended:
             served = exchange.response.served
-            answers = await _take(stream, exchange)
+            answers = exchange.receive(await stream.read())
             if visit.pick is not None and exchange.response.begun:
                 if exchange.response.served != served:
                     self._move(visit.pick, visit.request, plain_host(exchange.response.served))
                 self._note_progress(exchange, visit, visit.pick)
-            await _send(stream, answers)
+            for answer in answers:
+                await stream.write(answer)
 
     def _move(self, pick: Pick, request: Request, served: str) -> None:
         """The gateway says who answers; where that is not the pick, the load goes where the work is."""
@@ -303,20 +306,6 @@ class Servicer:
 
     def _leave(self) -> None:
         self._open -= 1
-
-
-async def _take(stream: Stream, exchange: Exchange) -> list[bytes]:
-    """The gateway's next message, and the answers to it."""
-    message = await stream.read()
-    if message is None:
-        exchange.half_close()
-        return []
-    return exchange.receive(message)
-
-
-async def _send(stream: Stream, answers: list[bytes]) -> None:
-    for answer in answers:
-        await stream.write(answer)
 
 
 def _body_size(exchange: Exchange) -> int:

@@ -5,7 +5,6 @@ Sans-IO: serialised messages in; what they show is in the attributes.
 
 from google.protobuf.message import DecodeError
 
-from epp._pb.base_pb2 import Metadata
 from epp._pb.external_processor_pb2 import ProcessingRequest
 from epp.endpoints.endpoint import HostPort
 from epp.extproc.body import Budget, HeldBody
@@ -71,9 +70,9 @@ class Watched:
         if kind == "request_headers":
             names = self._names
             self.headers = Headers(request.request_headers.headers)
-            self.subset = listed(request.metadata_context, names.subset_namespace, names.subset)
+            self.subset = listed(request, names.subset_namespace, names.subset)
             self._destination = self.get(names.destination).split(",")[0].strip() or _first(
-                request.metadata_context, names.destination_namespace, names.destination
+                request, names.destination_namespace, names.destination
             )
             self.asked = request.request_headers.end_of_stream
         elif kind == "request_body":
@@ -86,7 +85,7 @@ class Watched:
         self.asked = True
         if kind == "response_headers":
             names = self._names
-            served = _first(request.metadata_context, names.served_namespace, names.served) or _upstream(request)
+            served = _first(request, names.served_namespace, names.served) or _upstream(request)
             self.response.headers(Headers(request.response_headers.headers), served=served)
             self.ended = request.response_headers.end_of_stream
         elif kind == "response_body":
@@ -97,8 +96,8 @@ class Watched:
             self.ended = True
 
 
-def _first(metadata: Metadata, namespace: str, key: str) -> str:
-    entries = listed(metadata, namespace, key)
+def _first(request: ProcessingRequest, namespace: str, key: str) -> str:
+    entries = listed(request, namespace, key)
     return entries[-1] if entries and namespace and key else ""
 
 

@@ -2,54 +2,45 @@
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from epp.prompts.prompt import Api, TokenSource
+from epp.telemetry.tally import Distribution, Tally
 
 
 class PromptMetrics:
     """Counts what was understood, and where token ids came from."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._read = Counter(
+        self._read = Tally(
             "epp_prompts",
             "Requests read, by API and by where their token ids came from; source none: routed without tokens.",
             ["api", "source"],
             registry=registry,
         )
-        self._not_understood = Counter(
+        self._not_understood = Tally(
             "epp_prompts_without_tokens",
             "Requests that were routed without token ids, by reason.",
             ["reason"],
             registry=registry,
         )
-        self._tokens = Counter("epp_prompt_tokens", "Prompt tokens of requests read.", registry=registry)
-        self._seconds = Histogram(
+        self._tokens = Tally("epp_prompt_tokens", "Prompt tokens of requests read.", registry=registry)
+        self._seconds = Distribution(
             "epp_prompt_read_seconds",
             "Seconds from a whole body to its token ids.",
-            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+            bounds=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
             registry=registry,
         )
 
-        self._kinds: dict[tuple[Api, TokenSource], Counter] = {}
-        self._reasons: dict[str, Counter] = {}
-        """Children that were looked up once, since `labels` costs more than the counting."""
-
     def read(self, api: Api, source: TokenSource, tokens: int, seconds: float) -> None:
         """One request was read."""
-        kind = self._kinds.get((api, source))
-        if kind is None:
-            kind = self._kinds[api, source] = self._read.labels(api.value, source.value)
-        kind.inc()
-        self._tokens.inc(tokens)
+        self._read.counts[api, source] += 1
+        self._tokens.counts[()] += tokens
         self._seconds.observe(seconds)
 
     def without_tokens(self, reason: str) -> None:
         """One request has no token ids; `reason` is one of a fixed few words."""
-        counter = self._reasons.get(reason)
-        if counter is None:
-            counter = self._reasons[reason] = self._not_understood.labels(reason)
-        counter.inc()
+        self._not_understood.counts[(reason,)] += 1
 
 
 class EncodingMetrics:

@@ -1,11 +1,11 @@
 """How right our idea of each cache is: cached tokens as predicted at the pick, against what the engine says."""
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
@@ -13,10 +13,11 @@ from epp.kvcache.causes import ADVICE, Cause, Comparison, Errors, Evidence
 from epp.prompts.namespace import parts
 from epp.scheduling.outcome import Outcome, Usage
 from epp.scheduling.scheduler import Pick
+from epp.telemetry.tally import Distribution, Tally
 
 _log = structlog.get_logger()
 
-_BUCKETS = (-16384, -4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096, 16384)
+_BOUNDS = (-16384, -4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096, 16384)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +58,16 @@ class Fidelity:
         self._predicted = 0
         self._reported = 0
         self._watched: dict[int, _Watched] = {}
-        self._requests = Counter(
+        self._requests = Tally(
             "epp_kv_predictions",
             "Requests whose engine reported cached tokens, by whether we had predicted as many.",
             ["result"],
             registry=registry,
         )
-        self._error = Histogram(
+        self._error = Distribution(
             "epp_kv_prediction_error_tokens",
             "Cached tokens of a request: predicted minus reported.",
-            buckets=_BUCKETS,
+            _BOUNDS,
             registry=registry,
         )
         self._wrong = Gauge(
@@ -106,7 +107,7 @@ class Fidelity:
         self._counts[result] += 1
         self._predicted += predicted
         self._reported += reported
-        self._requests.labels(result).inc()
+        self._requests.counts[(result,)] += 1
         self._error.observe(error)
         comparison = Comparison(
             predicted=predicted,
@@ -137,7 +138,7 @@ class Fidelity:
                 )
 
     def _show_causes(self) -> None:
-        counts = Tally(watched.cause for watched in self._watched.values())
+        counts = Counter(watched.cause for watched in self._watched.values())
         causes: Iterable[Cause] = Cause
         for cause in causes:
             self._wrong.labels(str(cause)).set(counts[cause])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -15,8 +15,8 @@ Clock = Callable[[], float]
 """Seconds on a clock that never goes back."""
 
 _MICROS = 1_000_000
-_SUMS = ("in_flight", "prefill_tokens", "decode_tokens", "_promised")
-_ARRAYS = (*_SUMS, "_first", "_since", "_ends_unseen")
+_IN_FLIGHT, _PREFILL, _DECODE = range(3)
+_DONE_AT, _BEHIND = range(2)
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +76,17 @@ class LoadListener(Protocol):
         """Its stream ended."""
 
 
+class LoadView(NamedTuple):
+    """The load of some columns, in arrays that nothing changes any more."""
+
+    in_flight: NDArray[np.int64]
+    """Requests reserved and not yet ended."""
+    prefill_tokens: NDArray[np.int64]
+    decode_tokens: NDArray[np.int64]
+    wait_seconds: NDArray[np.float64]
+    """Predicted time until the prefill promised to each column is done."""
+
+
 class Load:
     """Sums of all live reservations, by pool column, in whole tokens and microseconds so that they never drift.
 
@@ -91,35 +102,55 @@ class Load:
         self.live = 0
         """Reservations made and not yet released, whatever became of their endpoints."""
         self._queues: list[_Queue] = []
-        self.in_flight: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self.prefill_tokens: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self.decode_tokens: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._promised: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._first: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._since: NDArray[np.float64] = np.zeros(0)
+        self._counts: NDArray[np.int64] = np.zeros((3, 0), dtype=np.int64)
+        """Rows: requests in flight, prefill tokens, decode tokens."""
+        self._times: NDArray[np.float64] = np.zeros((2, 0))
+        """Rows: when all that was promised is done, and how many seconds of it are behind the prefill under way.
+
+        The second is what is left while that one takes longer than predicted.
+        """
         self._ends_unseen: NDArray[np.float64] = np.zeros(0)
         self._next_unseen = np.inf
+
+    @property
+    def in_flight(self) -> NDArray[np.int64]:
+        """Requests reserved and not yet ended, by column."""
+        row: NDArray[np.int64] = self._counts[_IN_FLIGHT]
+        return row
+
+    @property
+    def prefill_tokens(self) -> NDArray[np.int64]:
+        """Promised and not known to be done, by column."""
+        row: NDArray[np.int64] = self._counts[_PREFILL]
+        return row
+
+    @property
+    def decode_tokens(self) -> NDArray[np.int64]:
+        """Context of what decodes, by column."""
+        row: NDArray[np.int64] = self._counts[_DECODE]
+        return row
 
     def join(self, column: int, _endpoint: Endpoint) -> None:
         """A new endpoint owns `column`, with no load."""
         missing = column + 1 - len(self._queues)
         if missing > 0:
             self._queues.extend(_Queue(len(self._queues) + i) for i in range(missing))
-            self._grow(missing)
+            self._counts = np.pad(self._counts, ((0, 0), (0, missing)))
+            self._times = np.pad(self._times, ((0, 0), (0, missing)))
+            self._ends_unseen = np.append(self._ends_unseen, np.full(missing, np.inf))
         self._reset(column)
 
     def leave(self, column: int, _endpoint: Endpoint) -> None:
         """The endpoint is gone; what still runs there counts no more."""
         self._reset(column)
 
-    def wait_seconds(self, columns: NDArray[np.intp], now: float) -> NDArray[np.float64]:
-        """Predicted seconds until each column has done the prefill promised to it."""
-        done = (now - self._since.take(columns)) * _MICROS
-        np.minimum(done, self._first.take(columns), out=done)
-        np.maximum(done, 0.0, out=done)
-        wait: NDArray[np.float64] = self._promised.take(columns) - done
-        wait /= _MICROS
-        return wait
+    def view(self, columns: NDArray[np.intp], now: float) -> LoadView:
+        """What is on `columns` now."""
+        in_flight, prefill_tokens, decode_tokens = self._counts.take(columns, axis=1)
+        wait, behind = self._times.take(columns, axis=1)
+        wait -= now
+        np.maximum(wait, behind, out=wait)
+        return LoadView(in_flight, prefill_tokens, decode_tokens, wait)
 
     def advance(self, now: float) -> None:
         """End the prefills whose end no message shows, when their predicted time is over."""
@@ -151,28 +182,23 @@ class Load:
         column = ended.column
         return self.reserve(column, work) if self._queues[column] is ended.queue else None
 
-    def _grow(self, missing: int) -> None:
-        for name in _ARRAYS:
-            array = getattr(self, name)
-            setattr(self, name, np.append(array, np.zeros(missing, dtype=array.dtype)))
-
     def _reset(self, column: int) -> None:
         self._queues[column] = _Queue(column)
-        for name in _SUMS:
-            getattr(self, name)[column] = 0
-        self._begin_next(column, 0.0)
+        self._counts[:, column] = 0
+        self._begin_next(self._queues[column], 0.0)
 
     def _enter(self, reservation: "Reservation", column: int) -> None:
         queue = self._queues[column]
         reservation.queue = queue
-        self.in_flight[column] += 1
-        self.prefill_tokens[column] += reservation.work.prefill_tokens
-        self._promised[column] += reservation.micros
-        if reservation.prefill is not None:
-            return
-        queue.prefills[reservation] = None
-        if len(queue.prefills) == 1:
-            self._begin_next(column, self._clock())
+        self._counts[_IN_FLIGHT, column] += 1
+        self._counts[_PREFILL, column] += reservation.work.prefill_tokens
+        queue.promised += reservation.micros
+        if reservation.prefill is None:
+            queue.prefills[reservation] = None
+            if len(queue.prefills) == 1:
+                self._begin_next(queue, self._clock())
+                return
+        self._note_times(queue)
 
     def _exit(self, reservation: "Reservation") -> None:
         queue = reservation.queue
@@ -180,8 +206,8 @@ class Load:
             return
         if reservation in queue.prefills:
             self._end_prefill(reservation, self._clock())
-        self.in_flight[queue.column] -= 1
-        self.decode_tokens[queue.column] -= reservation.decode_tokens
+        self._counts[_IN_FLIGHT, queue.column] -= 1
+        self._counts[_DECODE, queue.column] -= reservation.decode_tokens
 
     def _first_token(self, reservation: "Reservation") -> None:
         queue = reservation.queue
@@ -198,7 +224,7 @@ class Load:
     def _tell(self, reservation: "Reservation", now: float) -> None:
         if self._on_prefill is not None:
             work, column = reservation.work, reservation.queue.column
-            seconds = max(0.0, now - float(self._since[column]))
+            seconds = max(0.0, now - reservation.queue.since)
             self._on_prefill(
                 Prefill(
                     column=column,
@@ -211,25 +237,32 @@ class Load:
     def _decode(self, reservation: "Reservation", tokens: int) -> None:
         if self._queues[reservation.queue.column] is reservation.queue:
             reservation.decode_tokens += tokens
-            self.decode_tokens[reservation.queue.column] += tokens
+            self._counts[_DECODE, reservation.queue.column] += tokens
 
     def _end_prefill(self, reservation: "Reservation", now: float) -> None:
         queue = reservation.queue
         was_first = next(iter(queue.prefills)) is reservation
         del queue.prefills[reservation]
-        self.prefill_tokens[queue.column] -= reservation.work.prefill_tokens
-        self._promised[queue.column] -= reservation.micros
+        self._counts[_PREFILL, queue.column] -= reservation.work.prefill_tokens
+        queue.promised -= reservation.micros
         if was_first:
-            self._begin_next(queue.column, now)
+            self._begin_next(queue, now)
+        else:
+            self._note_times(queue)
 
-    def _begin_next(self, column: int, now: float) -> None:
-        first = next(iter(self._queues[column].prefills), None)
-        self._since[column] = now
-        self._first[column] = 0 if first is None else first.micros
-        unseen = first is not None and not first.work.shown
-        end = now + float(self._first[column]) / _MICROS if unseen else np.inf
-        self._ends_unseen[column] = end
-        self._next_unseen = min(self._next_unseen, end)
+    def _begin_next(self, queue: "_Queue", now: float) -> None:
+        first = next(iter(queue.prefills), None)
+        queue.since = now
+        queue.first = 0 if first is None else first.micros
+        self._note_times(queue)
+        end = np.inf if first is None or first.work.shown else now + queue.first / _MICROS
+        if end != self._ends_unseen[queue.column]:
+            self._ends_unseen[queue.column] = end
+            self._next_unseen = min(self._next_unseen, end)
+
+    def _note_times(self, queue: "_Queue") -> None:
+        self._times[_DONE_AT, queue.column] = queue.since + queue.promised / _MICROS
+        self._times[_BEHIND, queue.column] = (queue.promised - queue.first) / _MICROS
 
     def _retire_unseen(self, columns: NDArray[np.intp], now: float) -> None:
         for column in columns.tolist():
@@ -256,11 +289,17 @@ class Load:
 class _Queue:
     """The prefills promised to one incarnation of an endpoint, in the order of their picks."""
 
-    __slots__ = ("column", "prefills")
+    __slots__ = ("column", "first", "prefills", "promised", "since")
 
     def __init__(self, column: int) -> None:
         self.column = column
         self.prefills: dict[Reservation, None] = {}
+        self.promised = 0
+        """Microseconds of all of them."""
+        self.first = 0
+        """Microseconds of the one that is under way."""
+        self.since = 0.0
+        """When that one began."""
 
 
 class Reservation:

@@ -20,5 +20,7 @@ class RoundRobin:
         """The next endpoint in turn; the others follow in turn."""
         first = self._turn % len(candidates)
         self._turn += 1
-        turns = (np.arange(len(candidates), dtype=np.float64) - first) % len(candidates)
+        turns = np.arange(len(candidates), dtype=np.float64)
+        turns -= first
+        turns[:first] += len(candidates)
         return Choice(first, turns, "its turn")

@@ -239,8 +239,11 @@ class Scheduler:
         missing = column + 1 - len(self._joined_at)
         if missing > 0:
             self._joined_at = np.append(self._joined_at, np.full(missing, -np.inf))
-        self._joined_at[column] = now = self._clock()
-        self._young_until = now + self._slow_start
+        if self._pool.snapshot().endpoints:  # else nobody was there before: it is no newer than the others
+            self._joined_at[column] = now = self._clock()
+            self._young_until = now + self._slow_start
+        else:
+            self._joined_at[column] = -np.inf
         self.rates.join(column, endpoint)
         self.load.join(column, endpoint)
 
@@ -255,9 +258,10 @@ class Scheduler:
         now, prompt_tokens = self._clock(), _prompt_tokens(request)
         self.load.advance(now)
         engines = self._metrics.view(columns, now)
-        in_flight, wait = self.load.in_flight.take(columns), self.load.wait_seconds(columns, now)
+        load = self.load.view(columns, now)
+        wait = load.wait_seconds
         if engines.any_queued:
-            wait += self._foreign_seconds(in_flight, engines)
+            wait += self._foreign_seconds(load.in_flight, engines)
         if now < self._young_until:
             wait += self._warm_up_seconds(columns, now)
         if len(request.prompt.tokens):
@@ -268,9 +272,9 @@ class Scheduler:
             endpoints=endpoints,
             columns=columns,
             cached_tokens=cached,
-            in_flight=in_flight,
-            prefill_tokens=self.load.prefill_tokens.take(columns),
-            decode_tokens=self.load.decode_tokens.take(columns),
+            in_flight=load.in_flight,
+            prefill_tokens=load.prefill_tokens,
+            decode_tokens=load.decode_tokens,
             wait_seconds=wait,
             work_seconds=self.rates.seconds(columns, prompt_tokens - cached, prompt_tokens),
             queued=engines.queued,

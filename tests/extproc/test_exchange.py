@@ -276,7 +276,7 @@ def test_mode_none_never_ends_from_our_side() -> None:
     machine = picked(NONE)
     feed(machine, response_headers(end=True), response_trailers())
     assert not machine.ended
-    machine.half_close()
+    machine.receive(None)
     assert machine.ended
 
 

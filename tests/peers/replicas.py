@@ -59,7 +59,7 @@ class Replica:
         """In flight, prefill tokens, decode tokens and promised seconds of endpoint `i`."""
         column = self.column(i)
         assert column is not None
-        promised = float(self.load.wait_seconds(np.array([column]), self.clock.now)[0])
+        promised = float(self.load.view(np.array([column]), self.clock.now).wait_seconds[0])
         load = self.load
         return int(load.in_flight[column]), int(load.prefill_tokens[column]), int(load.decode_tokens[column]), promised
 

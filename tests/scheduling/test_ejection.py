@@ -122,3 +122,12 @@ def test_a_new_worker_is_brought_to_its_share_slowly():
     pod.clock.now += 31.0
     late = [pod.scheduler.pick(request_of(2000)).decision.endpoint.name for _ in range(8)]
     assert early.count("worker-3") < late.count("worker-3")
+
+
+def test_workers_that_come_together_into_an_empty_pool_are_not_new_to_each_other():
+    pod = Pod(0, slow_start=30.0)
+    pod.pool.replace([endpoint(i) for i in range(3)])
+    for _ in range(9):
+        pod.scheduler.pick(request_of(2000)).reservation.release()
+    look = pod.scheduler.look(request_of(2000))
+    assert look.candidates.wait_seconds.tolist() == [0.0, 0.0, 0.0]

@@ -31,7 +31,7 @@ class One:
 
     def wait(self) -> float:
         self.load.advance(self.clock.now)
-        return float(self.load.wait_seconds(np.array([0]), self.clock.now)[0])
+        return float(self.load.view(np.array([0]), self.clock.now).wait_seconds[0])
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ class Reservations(RuleBasedStateMachine):
     def sums_are_those_of_the_live_ones(self) -> None:
         columns = self.pool.snapshot().columns
         self.load.advance(self.clock.now)
-        waits = self.load.wait_seconds(columns, self.clock.now)
+        waits = self.load.view(columns, self.clock.now).wait_seconds
         for column, wait in zip(columns.tolist(), waits.tolist(), strict=True):
             mine = [reservation for reservation, value in self.model.items() if value[0] == column]
             assert self.load.in_flight[column] == len(mine)
@@ -231,7 +231,7 @@ class Reservations(RuleBasedStateMachine):
         assert not self.load.in_flight.any()
         assert not self.load.prefill_tokens.any()
         assert not self.load.decode_tokens.any()
-        assert not self.load.wait_seconds(np.arange(len(self.load.in_flight)), self.clock.now).any()
+        assert not self.load.view(np.arange(len(self.load.in_flight)), self.clock.now).wait_seconds.any()
 
 
 TestReservations = Reservations.TestCase
