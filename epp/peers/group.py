@@ -191,7 +191,7 @@ class Group:
     ) -> bytes:
         self._number += 1
         asks, self._asks = tuple(self._asks), {}
-        data = encode(Message(VERSION, self.me, self._number, rows, gone, span, beat, asks))
+        data = encode(Message(VERSION, self.me, self._number, rows, gone, span, beat, asks, self._load.picks))
         self.counts.sent += 1
         self.counts.bytes_sent += len(data)
         return data

@@ -32,6 +32,7 @@ class Mirror:
         self._held: dict[int, _Held] = {}
         self._ids = 0
         self._number = 0
+        self._picks = 0
         self._covered: int | None = None
         self.torn = True
         """Whether a part of the peer's state may be missing here."""
@@ -58,6 +59,9 @@ class Mirror:
         if missed:
             self.torn, self._covered = True, None
         self._number = message.number
+        if self._picks:
+            self._load.picks_elsewhere += max(message.picks - self._picks, 0)
+        self._picks = message.picks
         for row in message.rows:
             self._put(row, witnessed=not missed and message.span is None)
         for number in message.gone:

@@ -12,7 +12,7 @@ import xxhash
 
 from epp.endpoints.endpoint import Endpoint
 
-VERSION = 1
+VERSION = 2
 """Of the messages that we write; it goes up with each field that is appended."""
 
 MOST_ROWS = 4096
@@ -90,6 +90,8 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     beat: Beat | None = None
     asks: Annotated[tuple[_Id, ...], msgspec.Meta(max_length=1024)] = ()
     """Peers whose whole state the sender needs, as it missed a part."""
+    picks: _Count = 0
+    """Requests that the sender has placed since its start; version 1 does not say."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -53,6 +53,8 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
     """Length of the prompt; an estimate from the body's size where the tokens are not known."""
     now: float
     """Seconds on the scheduler's clock."""
+    picks_elsewhere: int = 0
+    """Requests that other replicas have placed on the pool so far."""
     header: Header = no_header
     """Reads a header of the request."""
     sample: SampleOf = no_sample

@@ -101,6 +101,10 @@ class Load:
         self.listener: LoadListener | None = None
         self.live = 0
         """Reservations made and not yet released, whatever became of their endpoints."""
+        self.picks = 0
+        """Requests that we placed."""
+        self.picks_elsewhere = 0
+        """Requests that other replicas placed, as far as they told."""
         self._queues: list[_Queue] = []
         self._counts: NDArray[np.int64] = np.zeros((3, 0), dtype=np.int64)
         """Rows: requests in flight, prefill tokens, decode tokens."""

@@ -53,6 +53,7 @@ class PredictedTtft:
         self._draw = draw
         self._prices = prices or Prices()
         self._last_arrival: float | None = None
+        self._elsewhere = 0
         self._gap = 0.0
         self._wait = 0.0
         self._picked: NDArray[np.float64] = np.zeros(0)
@@ -96,11 +97,14 @@ class PredictedTtft:
         return oldest, "not picked for long"
 
     def _learn(self, candidates: Candidates, best: int) -> None:
+        # Work delays whoever comes later, to whichever replica.
+        arrived = 1 + max(candidates.picks_elsewhere - self._elsewhere, 0)
+        weight = _SMOOTHING if arrived == 1 else 1.0 - (1.0 - _SMOOTHING) ** arrived
         if self._last_arrival is not None:
-            self._gap += _SMOOTHING * (candidates.now - self._last_arrival - self._gap)
-        self._last_arrival = candidates.now
+            self._gap += weight * ((candidates.now - self._last_arrival) / arrived - self._gap)
+        self._last_arrival, self._elsewhere = candidates.now, candidates.picks_elsewhere
         mean = float(np.add.reduce(candidates.wait_seconds)) / len(candidates)
-        self._wait += _SMOOTHING * (mean - self._wait)
+        self._wait += weight * (mean - self._wait)
         self._know(candidates)
         self._picked[candidates.columns[best]] = candidates.now
 

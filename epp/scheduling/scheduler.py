@@ -188,6 +188,7 @@ class Scheduler:
         shown: bool,
     ) -> Pick:
         work = _work(request, candidates, choice.best, shown=shown)
+        self.load.picks += 1
         first = None
         if prefill is not None:
             at = prefill.choice.best
@@ -284,6 +285,7 @@ class Scheduler:
             header=header,
             sample=self._metrics.sample,
             now=now,
+            picks_elsewhere=self.load.picks_elsewhere,
         )
 
     def _foreign_seconds(self, in_flight: NDArray[np.int64], engines: EngineView) -> NDArray[np.float64]:

@@ -279,3 +279,19 @@ class Sharing(RuleBasedStateMachine):
 
 TestSharing = Sharing.TestCase
 TestSharing.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def test_requests_that_others_placed_are_counted_though_messages_are_lost():
+    world, one, other = two()
+    one.load.picks = 3
+    one.beat()
+    world.deliver()
+    before = other.load.picks_elsewhere
+    one.load.picks = 5
+    one.beat()
+    world.deliver(lambda _of, _at: False)
+    one.load.picks = 9
+    one.beat()
+    world.deliver()
+    assert other.load.picks_elsewhere - before == 6
+    assert one.load.picks_elsewhere == 0

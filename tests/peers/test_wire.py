@@ -15,7 +15,7 @@ DATA = Path(__file__).parents[1] / "data" / "peers"
 def message() -> Message:
     row = Row(7, 2**64 - 1, 100, 200, 5000, 0, False, True, 6)
     beat = Beat(3, "pod-a/1", "0.1.0", 1, 7, (Heard(9, 2, 400),), False)
-    return Message(1, 42, 5, (row,), (1, 2), (0, 7), beat, (9,))
+    return Message(2, 42, 5, (row,), (1, 2), (0, 7), beat, (9,), 1000)
 
 
 def test_a_message_comes_back_as_it_was():
@@ -23,7 +23,8 @@ def test_a_message_comes_back_as_it_was():
 
 
 def test_version_1_is_still_read():
-    assert decode((DATA / "message-v1.msgpack").read_bytes()) == message()
+    read = decode((DATA / "message-v1.msgpack").read_bytes())
+    assert read == msgspec.structs.replace(message(), version=1, picks=0)
 
 
 def test_what_a_later_version_appends_is_ignored():

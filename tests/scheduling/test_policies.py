@@ -141,3 +141,18 @@ def test_a_request_does_not_see_columns_the_index_does_not_know():
     here.index.cached = [10]
     assert np.array_equal(here.index.match(request_of(100).prompt).cached_tokens, [10])
     assert here.scheduler.pick(request_of(100)).decision.cached_tokens == 10
+
+
+def test_work_costs_more_when_other_replicas_place_requests_too():
+    def cost_of_work(elsewhere: int) -> float:
+        here = world(predicted(), endpoints=2)
+        for _ in range(200):
+            pick = here.scheduler.pick(request_of(10_000))
+            here.scheduler.load.picks_elsewhere += elsewhere
+            here.clock.now += 0.5
+            look = here.scheduler.look(request_of(10_000))
+            pick.reservation.release()
+        seen = look.candidates
+        return float(((look.choice.costs - seen.wait_seconds) / seen.work_seconds)[0])
+
+    assert cost_of_work(3) > cost_of_work(0) + 0.1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from epp.cli import main
-from epp.simulate.trace.requests import TraceError, TraceRequest, in_bursts, read_trace
+from epp.simulate.trace.requests import TraceError, TraceRequest, in_bursts, read_trace, spread_out
 from epp.simulate.trace.run import Conditions, run
 from epp.simulate.trace.summary import Summary, summarise
 from epp.simulate.trace.worker import BlockCache, Worker
@@ -78,6 +78,21 @@ def test_hard_conditions_leave_it_well_ahead_of_round_robin(hardship):
     theirs = replay("synthetic", conditions, first=2400, policy="round-robin")
     assert ours.ttft_mean < 0.6 * theirs.ttft_mean
     assert ours.max_over_mean <= 2.0
+
+
+@pytest.mark.parametrize("replicas", [2, 3, 4])
+def test_replicas_that_share_load_lose_little_against_one(replicas: int):
+    one = replay("synthetic", SYNTHETIC, speed=2.0, first=1200)
+    shared = replay("synthetic", replace(SYNTHETIC, replicas=replicas, share_seconds=0.002), speed=2.0, first=1200)
+    assert shared.ttft_mean <= 1.05 * one.ttft_mean
+
+
+def test_arrivals_are_spread_within_their_step():
+    trace = read_trace(TRACES / "conversation_trace.jsonl")[:40]
+    spread = spread_out(trace, 3.0, seed=1)
+    assert len({request.arrival for request in spread}) == 40
+    assert sorted(request.input_tokens for request in spread) == sorted(request.input_tokens for request in trace)
+    assert all(0.0 <= later.arrival < request.arrival + 3.0 for request, later in zip(trace, spread, strict=True))
 
 
 def test_a_worker_that_fails_costs_few_requests_a_second_try():

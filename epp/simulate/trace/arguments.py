@@ -45,6 +45,12 @@ def _add_conditions(parser: argparse.ArgumentParser) -> None:
     hard.add_argument(
         "--share-ms", type=float, help="milliseconds until pickers know of each other's picks; else never"
     )
+    hard.add_argument(
+        "--spread-ms",
+        type=float,
+        default=0.0,
+        help="spread arrivals by chance over so many ms; the conversation trace records them in steps of 3000 / SPEED",
+    )
     hard.add_argument("--seed", type=int, default=0, help="of all chance")
 
 

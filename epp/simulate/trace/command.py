@@ -13,7 +13,7 @@ from rich.table import Table
 from epp.scheduling.policies import POLICIES, policy_from
 from epp.scheduling.policy import Policy
 from epp.settings import Settings, SettingsError, load_settings
-from epp.simulate.trace.requests import TraceError, in_bursts, read_trace
+from epp.simulate.trace.requests import TraceError, TraceRequest, in_bursts, read_trace, spread_out
 from epp.simulate.trace.run import Conditions, run
 from epp.simulate.trace.summary import Summary, summarise
 
@@ -41,7 +41,7 @@ def _named(settings: Settings, policy: str) -> Settings:
 def _report(arguments: argparse.Namespace, variants: Mapping[str, Settings]) -> int:
     try:
         conditions = _conditions(arguments)
-        requests = in_bursts(read_trace(arguments.trace, speed=arguments.speed)[: arguments.first], arguments.bursts)
+        requests = _requests(arguments)
         policies = [(name, _build(settings)) for name, settings in variants.items()]
     except TraceError as error:
         raise SettingsError(str(error)) from None
@@ -53,6 +53,13 @@ def _report(arguments: argparse.Namespace, variants: Mapping[str, Settings]) -> 
     if not arguments.json:
         Console(width=None if sys.stdout.isatty() else 140).print(_table(summaries))
     return 0
+
+
+def _requests(arguments: argparse.Namespace) -> list[TraceRequest]:
+    requests = read_trace(arguments.trace, speed=arguments.speed)[: arguments.first]
+    if arguments.spread_ms > 0:
+        requests = spread_out(requests, arguments.spread_ms / 1000, arguments.seed)
+    return in_bursts(requests, arguments.bursts)
 
 
 def _build(settings: Settings) -> Callable[[Random], Policy]:

@@ -1,7 +1,8 @@
 """Recorded requests: when each came, how long it was, which blocks it shares with others."""
 
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -67,6 +68,13 @@ def _request(path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder
             f"one for each {BLOCK_TOKENS} tokens of input_length"
         )
     return TraceRequest(read.timestamp / 1000.0 / speed, read.input_length, read.output_length, read.hash_ids)
+
+
+def spread_out(trace: Sequence[TraceRequest], seconds: float, seed: int) -> list[TraceRequest]:
+    """The trace with each request up to `seconds` later, by chance: traces record arrivals in steps."""
+    draw = random.Random(seed)  # noqa: S311 - a simulation
+    later = (replace(request, arrival=request.arrival + draw.random() * seconds) for request in trace)
+    return sorted(later, key=lambda request: request.arrival)
 
 
 def in_bursts(trace: Sequence[TraceRequest], copies: int, *, every: int = 50) -> list[TraceRequest]:
