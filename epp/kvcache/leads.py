@@ -32,12 +32,14 @@ def leads(path: Path, slots: int) -> NDArray[np.int64]:
     done = 0
     for run, matched in path:
         holders, lengths = run.holders()
-        here = found[holders] == done  # who holds all that came before
-        reach = np.minimum(lengths[here], matched)
-        found[holders[here]] += reach
+        reach = np.minimum(lengths, matched)
+        if done:
+            here = found[holders] == done  # who holds all that came before
+            if not here.any():
+                break
+            holders, reach = holders[here], reach[here]
         done += matched
-        if not len(reach) or reach.max() < matched:
-            break
+        found[holders] += reach
     return found
 
 
