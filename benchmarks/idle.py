@@ -6,6 +6,7 @@ import sys
 import time
 from multiprocessing.connection import Connection
 
+import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
@@ -84,7 +85,8 @@ def main() -> None:
     server = multiprocessing.Process(target=serve, args=(there,), daemon=True)
     server.start()
     try:
-        share, oldest = asyncio.run(measure(here.recv()))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # as `epp serve` does
+            share, oldest = runner.run(measure(here.recv()))
     finally:
         server.terminate()
     ours, theirs = parse_cost()

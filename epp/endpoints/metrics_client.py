@@ -53,7 +53,7 @@ class PageConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The engine closed; an answer without a stated length ends here."""
         if self._waiting and self._head is not None and self._needed == _UNTIL_CLOSED:
-            self._finish(b"".join(self._parts))
+            self._finish()
         self._fail(str(exc) if exc else "the engine closed the connection")
 
     def data_received(self, data: bytes) -> None:
@@ -63,11 +63,12 @@ class PageConnection(asyncio.Protocol):
         if self._size > MAX_PAGE_BYTES:
             self.close(f"the page is larger than {MAX_PAGE_BYTES} bytes")
         elif self._waiting and (self._head is not None or self._read_head()) and self._whole():
-            self._finish(b"".join(self._parts))
+            self._finish()
 
     def _whole(self) -> bool:
         if self._needed == _CHUNKS:
-            return b"".join(self._parts[-5:]).endswith(b"\r\n0\r\n\r\n")
+            end = b"".join(self._parts[-5:])
+            return end == b"0\r\n\r\n" or end.endswith(b"\r\n0\r\n\r\n")
         return self._needed != _UNTIL_CLOSED and self._size >= self._needed
 
     def _read_head(self) -> bool:
@@ -79,14 +80,15 @@ class PageConnection(asyncio.Protocol):
         self._head = together[:end]
         length = _header(self._head, b"content-length")
         unknown = _CHUNKS if _chunked(self._head) else _UNTIL_CLOSED
-        self._needed = end + 4 + int(length) if length.isdigit() else unknown
-        self._parts[:] = [together]
+        self._needed = int(length) if length.isdigit() else unknown
+        self._parts[:] = [together[end + 4 :]]
+        self._size = len(self._parts[0])
         return True
 
-    def _finish(self, answer: bytes) -> None:
+    def _finish(self) -> None:
         assert self._head is not None
         status = self._head[9:12]
-        body = answer[len(self._head) + 4 :]
+        body = b"".join(self._parts)
         if _chunked(self._head):
             body = _unchunk(body)
         self._waiting = False
