@@ -58,6 +58,7 @@ BENCHMARKS = {
         "memory_entry_4m_8w",
         "memory_entry_4m_64w",
     ),
+    "kv_healing": ("healing_known", "healing_known_anywhere", "healing_false"),
     "tokens": ("tokens_turn30", "tokens_cold", "tokens_100kb_warm", "loop_stall_1mb", "tokens_cache_bytes"),
     "decision": ("decision_64", "decision_1000"),
     "idle": ("idle_100",),

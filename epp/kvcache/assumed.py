@@ -45,7 +45,8 @@ class Assumed:
         self._expected: deque[tuple[float, list[int]]] = deque()
         self._kept: OrderedDict[int, float] = OrderedDict()
         self.worker_blocks = limits.worker_blocks
-        """Blocks of this worker's cache; whoever learns better may change it."""
+        """Blocks of this worker's cache; whoever learns better may change it, and set `size_known`."""
+        self.size_known = False
         self.counts = AssumedCounts()
 
     def expect(self, prompt: Prompt, block_size: int, now: float) -> None:
@@ -62,7 +63,9 @@ class Assumed:
             self._kept[stand_in] = deadline
             self._kept.move_to_end(stand_in)
         excess = len(self._kept) - self.worker_blocks
-        self._remove([self._kept.popitem(last=False)[0] for _ in range(excess)])
+        if self.size_known:  # what is held beyond its size is long gone, and events have not said so of these alone
+            excess = max(excess, self._index.blocks(self._rank) - self.worker_blocks)
+        self._remove([self._kept.popitem(last=False)[0] for _ in range(min(excess, len(self._kept)))])
 
     def refute(self, prompt: Prompt, tokens: int, block_size: int) -> None:
         """The engine had no more than the first `tokens` tokens of `prompt`."""

@@ -100,6 +100,7 @@ class Rank:
             self._block_size = block_size
         if blocks:
             self.assumed.worker_blocks = blocks
+            self.assumed.size_known = True
 
     @property
     def blocks(self) -> int:

@@ -60,6 +60,22 @@ def test_blocks_in_use_are_never_given_away() -> None:
     assert cache.begin(Sequence([1, 2, 3, 4], SIZE), 0) == 0
 
 
+def test_blocks_for_the_answer_are_taken_as_it_grows_and_are_always_there() -> None:
+    cache = BlockCache(blocks=4, block_size=SIZE)
+    run(cache, list(range(8)))
+    cache.events.clear()
+    sequence = Sequence([1, 2, 3, 4], SIZE)
+    assert cache.begin(sequence, 12) == 0
+    assert cache.events == []
+    assert cache.begin(Sequence([5], SIZE), 0) is None
+    for token in range(12):
+        sequence.tokens.append(token)
+        cache.store(sequence, len(sequence.tokens))
+    assert sum(isinstance(event, Removed) for event in cache.events) == 2
+    cache.end(sequence)
+    assert cache.begin(Sequence([5] * 16, SIZE), 0) == 0
+
+
 def test_answer_tokens_become_reusable_as_blocks_fill() -> None:
     cache = BlockCache(blocks=8, block_size=SIZE)
     sequence = Sequence([1, 2, 3], SIZE)

@@ -93,6 +93,27 @@ async def test_prefill_is_one_queue_whose_time_is_the_uncached_tokens(start: Sta
     assert loop.time() - begin < 0.2
 
 
+async def test_those_who_wait_are_computed_together_as_far_as_a_step_reaches(start: Start) -> None:
+    config = EngineConfig(
+        blocks=256, block_size=4, prefill_tokens_per_second=1000, step_tokens=150, inter_token_seconds=0
+    )
+    client = await start(config)
+    ended: list[int] = []
+
+    async def ask(number: int, tokens: int) -> None:
+        await client.post("/v1/completions", json={"prompt": [number] * tokens, "max_tokens": 1})
+        ended.append(number)
+
+    first = asyncio.create_task(ask(0, 100))
+    async with asyncio.timeout(10):
+        while b'num_requests_running{engine="0",model_name="simulated"} 1.0' not in await metrics(client):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    others = [asyncio.create_task(ask(number, tokens)) for number, tokens in ((1, 200), (2, 100), (3, 4))]
+    await asyncio.gather(first, *others)
+    assert ended[:2] == [0, 1]
+    assert sorted(ended[2:]) == [2, 3]
+
+
 async def test_a_client_that_leaves_frees_its_blocks(start: Start) -> None:
     config = EngineConfig(blocks=64, block_size=4, prefill_tokens_per_second=1e6, inter_token_seconds=60)
     client = await start(config)

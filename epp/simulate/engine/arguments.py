@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     speed.add_argument("--blocks", type=_positive_int, default=4096, help="KV blocks in the cache")
     speed.add_argument("--block-size", type=_positive_int, default=16, help="tokens per block")
     speed.add_argument("--prefill-tokens-per-second", type=_positive_float, default=8000.0, help="of uncached tokens")
+    speed.add_argument("--step-tokens", type=_positive_int, default=2048, help="uncached tokens computed together")
     speed.add_argument("--inter-token-ms", type=float, default=20.0, help="time from one answer token to the next")
     speed.add_argument("--stream-interval", type=_positive_int, default=1, help="tokens per streamed chunk")
     network = parser.add_argument_group("network (port 0: chosen by the system; the first line on stdout tells)")

@@ -61,6 +61,8 @@ class Sequence:
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
     stored_blocks: int = 0
+    promised: int = 0
+    """Blocks that it may still take for its answer."""
 
     def extend_keys(self) -> list[int]:
         """Chained hashes of all full blocks, computed as far as the tokens reach."""
@@ -101,6 +103,7 @@ class BlockCache:
         self.events: list[CacheEvent] = []
         """What happened since the caller last took and cleared it."""
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
+        self._promised = 0
         self._users = [0] * blocks
         self._hash_of: list[int | None] = [None] * blocks
         self._contents: dict[int, _Content] = {}
@@ -111,14 +114,18 @@ class BlockCache:
         return self.blocks - len(self._free)
 
     def begin(self, sequence: Sequence, max_tokens: int) -> int | None:
-        """Give `sequence` blocks for all its tokens and `max_tokens` more.
+        """Give `sequence` blocks for all its tokens, and promise those for `max_tokens` more.
 
         Returns how many leading tokens need no computation, or None when too few blocks are free now.
         """
-        hits = self._hits(sequence)
-        wanted = -(-(len(sequence.tokens) + max_tokens) // self.block_size) - len(hits)
-        if wanted > len(self._free) - sum(not self._users[block] for block in hits):
+        hits = self.hits(sequence)
+        wanted = -(-len(sequence.tokens) // self.block_size) - len(hits)
+        later = -(-(len(sequence.tokens) + max_tokens) // self.block_size) - len(hits) - wanted
+        free = len(self._free) - self._promised - sum(not self._users[block] for block in hits)
+        if wanted + later > free:
             return None
+        sequence.promised = later
+        self._promised += later
         for block in hits:
             self._use(block)
         sequence.blocks = [*hits, *(self._take() for _ in range(wanted))]
@@ -126,9 +133,23 @@ class BlockCache:
         sequence.computed = len(hits) * self.block_size
         return sequence.computed
 
+    def hits(self, sequence: Sequence) -> list[int]:
+        """Blocks that hold the beginning of `sequence`, never its last token."""
+        found = []
+        for key in sequence.extend_keys()[: (len(sequence.tokens) - 1) // self.block_size]:
+            content = self._contents.get(key)
+            if content is None:
+                break
+            found.append(next(iter(content.holders)))
+        return found
+
     def store(self, sequence: Sequence, computed: int) -> None:
         """`computed` tokens of `sequence` have KV now: its newly full blocks become reusable."""
         sequence.computed = computed
+        while len(sequence.blocks) * self.block_size < computed:
+            sequence.blocks.append(self._take())
+            sequence.promised -= 1
+            self._promised -= 1
         first, full = sequence.stored_blocks, computed // self.block_size
         if full <= first:
             return
@@ -152,6 +173,8 @@ class BlockCache:
             if not self._users[block]:
                 self._free[block] = None
         sequence.blocks = []
+        self._promised -= sequence.promised
+        sequence.promised = 0
 
     def clear(self) -> bool:
         """Forget all content; refused while a sequence runs."""
@@ -168,15 +191,6 @@ class BlockCache:
             Resident(key, content.parent, content.tokens, content.namespace, len(content.holders))
             for key, content in self._contents.items()
         ]
-
-    def _hits(self, sequence: Sequence) -> list[int]:
-        found = []
-        for key in sequence.extend_keys()[: (len(sequence.tokens) - 1) // self.block_size]:
-            content = self._contents.get(key)
-            if content is None:
-                break
-            found.append(next(iter(content.holders)))
-        return found
 
     def _use(self, block: int) -> None:
         if not self._users[block]:

@@ -39,6 +39,7 @@ async def _serve(arguments: argparse.Namespace, text: ModelText) -> None:
         blocks=arguments.blocks,
         block_size=arguments.block_size,
         prefill_tokens_per_second=arguments.prefill_tokens_per_second,
+        step_tokens=arguments.step_tokens,
         inter_token_seconds=arguments.inter_token_ms / 1000,
         stream_interval=arguments.stream_interval,
         rank=arguments.rank,

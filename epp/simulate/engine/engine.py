@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from epp.simulate.engine.cache import BlockCache, Sequence
 from epp.simulate.engine.events import Publisher
+from epp.simulate.engine.prefill import Prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,8 @@ class EngineConfig:
     blocks: int = 4096
     block_size: int = 16
     prefill_tokens_per_second: float = 8000.0
+    step_tokens: int = 2048
+    """Uncached tokens that are computed together, as vLLM's `max_num_batched_tokens` bounds them."""
     inter_token_seconds: float = 0.02
     stream_interval: int = 1
     """Tokens per streamed chunk."""
@@ -41,18 +44,27 @@ class Totals:
 
 
 class Engine:
-    """Prefill is one queue served first come, first served; decoding sequences run beside it at a fixed pace."""
+    """Prefill goes in steps, first come, first served; decoding sequences run beside it at a fixed pace."""
 
     def __init__(self, config: EngineConfig, cache: BlockCache, publisher: Publisher) -> None:
         self.config = config
         self.cache = cache
         self.totals = Totals()
-        self.waiting = 0
-        self.running = 0
+        self._decoding = 0
         self._publisher = publisher
-        self._turn = asyncio.Lock()
-        self._freed = asyncio.Event()
-        self._busy_until = 0.0
+        self._prefill = Prefill(
+            cache, self.publish, tokens_per_second=config.prefill_tokens_per_second, step_tokens=config.step_tokens
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have no blocks yet."""
+        return self._prefill.waiting
+
+    @property
+    def running(self) -> int:
+        """Requests that are computed."""
+        return self._prefill.taken + self._decoding
 
     @contextlib.asynccontextmanager
     async def run(self, sequence: Sequence, answer: list[int], *, transferred: bool = False) -> AsyncIterator["Run"]:
@@ -61,20 +73,22 @@ class Engine:
         `transferred`: another worker computed the prompt and its KV is here, so there is nothing to prefill.
         """
         try:
-            cached, ready = await self._prefill(sequence, len(answer), transferred=transferred)
-            self.running += 1
+            cached, ready = await self._prefill.compute(sequence, len(answer), transferred=transferred)
+            self.totals.prompt_tokens += len(sequence.tokens)
+            self.totals.cached_tokens += cached
+            self._decoding += 1
             try:
                 run = Run(self, sequence, answer, cached, ready)
                 yield run
                 self.totals.finished += 1
             finally:
-                self.running -= 1
+                self._decoding -= 1
         except BaseException:
             self.totals.aborted += 1
             raise
         finally:
             self.cache.end(sequence)
-            self._freed.set()
+            self._prefill.wake()
 
     def reset(self) -> bool:
         """Forget the cache; refused while requests run."""
@@ -85,33 +99,6 @@ class Engine:
     def publish(self) -> None:
         """Tell subscribers what the cache did."""
         self._publisher.publish(self.cache.events)
-
-    async def _prefill(self, sequence: Sequence, answer_tokens: int, *, transferred: bool) -> tuple[int, float]:
-        """Returns the cached tokens and the loop time at which prefill was done."""
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        self.waiting += 1
-        try:
-            async with self._turn:
-                while (cached := self.cache.begin(sequence, answer_tokens)) is None:
-                    self._freed.clear()
-                    await self._freed.wait()
-                    start = loop.time()
-                self.publish()
-                if transferred:
-                    cached = len(sequence.tokens) - 1
-                # Counted from when the last prefill was due, so that a late wake-up does not slow the worker down.
-                work = (len(sequence.tokens) - cached) / self.config.prefill_tokens_per_second
-                done = max(start, self._busy_until) + work
-                self._busy_until = done
-                await asyncio.sleep(done - loop.time())
-                self.cache.store(sequence, len(sequence.tokens))
-                self.publish()
-        finally:
-            self.waiting -= 1
-        self.totals.prompt_tokens += len(sequence.tokens)
-        self.totals.cached_tokens += cached
-        return cached, done
 
 
 class Run:
