@@ -13,6 +13,7 @@ from epp.readiness.snapshot.document import Body, Metadata, Section, Sections, S
 from epp.readiness.snapshot.files import SnapshotError
 from epp.readiness.snapshot.gateway_objects import Gateway, GatewaySpec, Listener
 from epp.readiness.snapshot.objects import Meta
+from tests.readiness.world import body_of, healthy
 
 GATEWAY = Gateway(Meta("gw", "infra", labels={"a": "b"}), GatewaySpec("class", (Listener("http", 80),)))
 SNAPSHOT = seal(
@@ -90,3 +91,14 @@ def test_the_published_schema_is_current(capsysbinary: pytest.CaptureFixture[byt
     assert main(["snapshot", "--schema"]) == 0
     published = Path(__file__).parents[2] / "docs" / "snapshot.schema.json"
     assert capsysbinary.readouterr().out == published.read_bytes()
+
+
+def test_a_digest_fits_however_values_came():
+    """Equal texts may be the same object or not: decoded from JSON they are not, from YAML one-letter ones are."""
+    text = msgspec.json.encode(body_of(healthy()))
+    text = text.replace(b'"path":{}', b'"path":{"type":"PathPrefix","value":"/"}')
+    assert b'"value":"/"' in text
+    for form in (files.to_json, files.to_yaml):
+        sealed = seal(msgspec.json.decode(text, type=Body))
+        assert files.parse(form(sealed), "x").body == body_of(healthy())
+    assert sealed.digest == seal(body_of(healthy())).digest

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import cache
 from hashlib import sha256
 from typing import Generic, TypeVar
 
@@ -141,7 +142,26 @@ def seal(body: Body) -> Snapshot:
 
 def digest(body: Body) -> str:
     """SHA-256 over the body as JSON with sorted keys and defaults left out."""
-    return "sha256:" + sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
+    return "sha256:" + sha256(msgspec.json.encode(_canonical(body), order="sorted")).hexdigest()
+
+
+def _canonical(value: object) -> object:
+    """Plain values without what equals its default: msgspec leaves out only what is the very same object."""
+    if isinstance(value, msgspec.Struct):
+        pairs = ((field, getattr(value, field.name)) for field in _fields(type(value)))
+        return {field.encode_name: _canonical(it) for field, it in pairs if it != _default(field)}
+    if isinstance(value, Mapping):
+        return {key: _canonical(it) for key, it in value.items()}
+    if isinstance(value, tuple | list):
+        return [_canonical(it) for it in value]
+    return value
+
+
+_fields = cache(msgspec.structs.fields)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def json_schema() -> dict[str, object]:
