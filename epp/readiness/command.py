@@ -25,7 +25,6 @@ from epp.readiness.policy import API_PATHS, Policy
 from epp.readiness.report.evidence import evidence
 from epp.readiness.report.outcome import Outcome, report
 from epp.readiness.report.table import show, show_rules
-from epp.readiness.rule import Result
 from epp.readiness.snapshot import config_map, files
 from epp.readiness.snapshot.command import complain, live_snapshot
 from epp.readiness.snapshot.document import Snapshot
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _check_usage(arguments)
         snapshot, chain, asked = _judged(arguments, _policy(arguments))
-        _report(arguments, outcome(arguments, chain, snapshot, asked.results), asked.load)
+        _report(arguments, outcome(arguments, chain, snapshot, asked))
     except BAD_INPUT as problem:
         return complain(Exit.BAD_INPUT, str(problem))
     except OSError as problem:
@@ -69,7 +68,7 @@ def _run_for_aicr(arguments: argparse.Namespace) -> int:
     except (*BAD_INPUT, *NO_ANSWER, OSError) as problem:
         contract.leave_message(str(problem))
         return complain(contract.OTHER, str(problem))
-    seen = outcome(arguments, chain, snapshot, asked.results)
+    seen = outcome(arguments, chain, snapshot, asked)
     for line in contract.lines(seen, given):
         print(line)  # noqa: T201 - evidence goes to stdout
     contract.leave_message(seen.headline)
@@ -141,21 +140,22 @@ def _chain(arguments: argparse.Namespace, policy: Policy, snapshot: Snapshot) ->
     )
 
 
-def outcome(arguments: argparse.Namespace, chain: Chain, snapshot: Snapshot, results: list[Result]) -> Outcome:
+def outcome(arguments: argparse.Namespace, chain: Chain, snapshot: Snapshot, asked: Asked) -> Outcome:
     """What reports tell."""
     named = f"Gateway {chain.gateway_ref or '?'}, InferencePool {chain.pool_ref or '?'} ({chain.entry})"
     return Outcome(
-        results=tuple(results),
-        headline=headline(results, offline=arguments.snapshot is not None),
+        results=tuple(asked.results),
+        headline=headline(asked.results, offline=arguments.snapshot is not None),
         chain=named,
         source=f"snapshot {arguments.snapshot}" if arguments.snapshot else "a fresh snapshot",
         digest=snapshot.digest,
         captured_at=snapshot.body.metadata.captured_at,
         platform=platform_lines(snapshot.body.platform),
+        load=asked.load,
     )
 
 
-def _report(arguments: argparse.Namespace, outcome: Outcome, load: str) -> None:
+def _report(arguments: argparse.Namespace, outcome: Outcome) -> None:
     made = report(outcome)
     if arguments.ctrf:
         Path(arguments.ctrf).write_bytes(ctrf(made) + b"\n")
@@ -167,5 +167,3 @@ def _report(arguments: argparse.Namespace, outcome: Outcome, load: str) -> None:
         sys.stdout.buffer.write(ctrf(made) + b"\n")
     else:
         show(outcome, Console())
-        if load:
-            print(load)  # noqa: T201 - a command speaks to a person

@@ -9,6 +9,9 @@ from epp.readiness.policy import Policy
 from epp.readiness.snapshot.document import Body
 from epp.readiness.snapshot.objects import Object
 
+MOST_LISTED = 5
+"""Of several places to choose from."""
+
 
 class TargetError(Exception):
     """Which chain is meant cannot be said; the text says what to name."""
@@ -57,8 +60,12 @@ def _pool(body: Body, namespaces: Sequence[str]) -> Ref | None:
 
 
 def _gateway(body: Body, pool: Ref | None) -> Ref | None:
-    """The Gateway that the pool's routes name; if it is none that exists, the one they may have meant."""
-    routes = [route for route in body.sections.http_routes.objects if pool and backends_to(route, pool)]
+    """The Gateway that the pool's routes name; if it is none that exists, the one they may have meant.
+
+    Without such a route, those beside the pool tell: one of them was meant to send to it.
+    """
+    beside = [it for it in body.sections.http_routes.objects if pool and it.metadata.namespace == pool.namespace]
+    routes = [it for it in body.sections.http_routes.objects if pool and backends_to(it, pool)] or beside
     named = {
         place for route in routes for it in route.spec.parent_refs or () if (place := place_of(it, route.metadata))
     }
@@ -93,5 +100,6 @@ def _place(item: Object) -> Ref:
 
 def _only(places: set[Ref], option: str, complaint: str) -> Ref | None:
     if len(places) > 1:
-        raise TargetError(f"{complaint}: {', '.join(map(str, sorted(places)))}; choose one by {option}")
+        listed = ", ".join(map(str, sorted(places)[:MOST_LISTED])) + (", ..." if len(places) > MOST_LISTED else "")
+        raise TargetError(f"{complaint}: {listed}; choose one by {option}")
     return next(iter(places), None)

@@ -8,7 +8,7 @@ from epp.readiness.checks import ALL
 from epp.readiness.judge import Exit, exit_code, judge
 from epp.readiness.rule import Verdict
 from tests.readiness import variants
-from tests.readiness.world import World, chain_of, drop, healthy, meta, one
+from tests.readiness.world import World, chain_of, conditions, drop, healthy, meta, one
 
 Shape = Callable[[World], None]
 
@@ -66,7 +66,9 @@ def gke(world: World) -> None:
 
 def several_controllers_report(world: World) -> None:
     """Another gateway's controller has refused the same pool; that is not ours."""
-    other = {"parentRef": {"name": "other", "namespace": "infra"}, "controllerName": "other.io/x", "conditions": []}
+    refused = [condition | {"status": "False", "reason": "Refused"} for condition in conditions(1, "Accepted")]
+    other = {"parentRef": {"name": "other", "namespace": "infra"}, "controllerName": "other.io/x"}
+    other["conditions"] = refused
     for item in (one(world, "http_routes", "chat"), one(world, "inference_pools", "pool")):
         item["status"]["parents"].insert(0, other)
 
@@ -111,7 +113,7 @@ def replicas_that_share(world: World) -> None:
     world["pods"].append(first | {"metadata": meta("epp-2", "llm", labels={"app": "epp"})})
     found = one(world, "deployments", "epp")
     found["spec"]["replicas"] = 2
-    found["status"].update(replicas=2, updatedReplicas=2, availableReplicas=2)
+    found["status"].update(replicas=2, readyReplicas=2, updatedReplicas=2, availableReplicas=2)
 
 
 def fail_open(world: World) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.readiness.world import GATEWAY_API, GIE, World, condition_of, drop, meta, one, parents
+from tests.readiness.world import GATEWAY_API, GIE, World, condition_of, conditions, drop, meta, one, parents
 
 Break = Callable[[World], None]
 
@@ -120,7 +120,7 @@ def gateway_without_address(world: World) -> None:
 @broken(10, "Conflicted=True")
 def listener_conflicted(world: World) -> None:
     listed = gateway(world)["status"]["listeners"][0]["conditions"]
-    listed.append({"type": "Conflicted", "status": "True", "reason": "HostnameConflict", "observedGeneration": 1})
+    listed.extend(conditions(1, "Conflicted"))
 
 
 @broken(11, "no ready data-plane endpoint behind Service infra/gw-proxy")
@@ -184,7 +184,7 @@ def route_without_status(world: World) -> None:
 
 @broken(17, "stale")
 def route_status_is_stale(world: World) -> None:
-    route(world)["metadata"]["generation"] = 5
+    route(world)["metadata"]["generation"] = 2
 
 
 @broken(18, "backend not resolved: InvalidKind")
@@ -309,7 +309,7 @@ def two_light_pickers(world: World) -> None:
     world["pods"].append(found | {"metadata": meta("epp-2", "llm", labels={"app": "epp"})})
     deployment = one(world, "deployments", "epp")
     deployment["spec"]["replicas"] = 2
-    deployment["status"].update(replicas=2, updatedReplicas=2, availableReplicas=2)
+    deployment["status"].update(replicas=2, readyReplicas=2, updatedReplicas=2, availableReplicas=2)
 
 
 @broken(32, "EPP serves pool llm/other, route uses llm/pool")

@@ -1,5 +1,6 @@
 """Requests through the Gateway, and who served them."""
 
+import asyncio
 import json
 import re
 import secrets
@@ -126,9 +127,20 @@ async def served_counts(lab: Lab) -> dict[str, float]:
     return counts
 
 
-def rises(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Who served how many in between."""
-    return {place: after[place] - before.get(place, 0.0) for place in after if after[place] > before.get(place, 0.0)}
+async def served_since(lab: Lab, before: Mapping[str, float], wanted: int = 1) -> dict[str, float]:
+    """Who served how many since `before`; waits a little for `wanted`, as engines count after they answer.
+
+    Raises UnreadableError.
+    """
+    served: dict[str, float] = {}
+    for _ in range(20):
+        after = await served_counts(lab)
+        rises = {place: after[place] - before.get(place, 0.0) for place in after}
+        served = {place: rise for place, rise in rises.items() if rise > 0}
+        if sum(served.values()) >= wanted:
+            break
+        await asyncio.sleep(0.1)
+    return served
 
 
 async def _samples(lab: Lab, url: str) -> dict[str, float]:

@@ -25,6 +25,7 @@ def evidence(outcome: Outcome) -> bytes:
         *(_row(result) for result in outcome.by_number),
         "",
         *outcome.platform,
+        *((outcome.load,) if outcome.load else ()),
     ]
     return "\n".join(lines).rstrip().encode() + b"\n"
 

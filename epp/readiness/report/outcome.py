@@ -30,6 +30,8 @@ class Outcome:
     captured_at: str
     platform: tuple[str, ...] = ()
     """Who judges the platform below the chain."""
+    load: str = ""
+    """What `--perf` showed; no check judges it."""
 
     @property
     def by_number(self) -> list[Result]:
@@ -45,6 +47,7 @@ def report(outcome: Outcome) -> Report:
         "snapshot": outcome.source,
         "digest": outcome.digest,
         "capturedAt": outcome.captured_at,
+        **({"load": outcome.load} if outcome.load else {}),
     }
     cases = tuple(_case(result) for result in outcome.by_number)
     return Report(tool="epp validate", title=f"gateway readiness of {outcome.chain}", environment=facts, cases=cases)

@@ -33,6 +33,8 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(table)
     for line in outcome.platform:
         console.print(f"[dim]{escape(line)}[/]")
+    if outcome.load:
+        console.print(escape(outcome.load))
     counts = Counter(result.verdict for result in outcome.results)
     console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]))
     console.print(f"[bold]{escape(clean(outcome.headline))}[/]")
