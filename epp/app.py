@@ -277,8 +277,7 @@ class App:
             port=settings.admin_port,
             path=face("admin"),
         )
-        await self.knowledge.start()
-        parts.push_async_callback(self.knowledge.stop)
+        await listen("EPP_KV_BIND_PORT", self.knowledge.start(), self.knowledge.stop, parts)
         if self.checkpoint is not None:
             await self.checkpoint.start()
             parts.push_async_callback(self.checkpoint.stop)

@@ -356,6 +356,14 @@ class KvCacheSettings(BaseModel):
         False, "Whether to ask engines without an events port where they publish (vLLM from 0.31 on, SGLang)."
     )
     kv_discover_seconds: float = _setting(2.0, "Time that an engine has to say so.", gt=0, le=60)
+    kv_bind_port: int | None = _setting(
+        None,
+        "Port to which engines connect to publish (rank n: this port plus n), named by their topics; unset: they are "
+        "connected to. For one process only.",
+        ge=1,
+        le=65535,
+    )
+    kv_bind_ranks: int = _setting(1, "Ports for engines to connect to, one for each rank.", ge=1, le=64)
     kv_events_max_waiting: int = _setting(
         10_000, "Messages of one worker that wait in its socket; what comes beyond is lost and replayed.", ge=1
     )

@@ -10,6 +10,7 @@ import zmq
 
 from epp.endpoints.endpoint import Endpoint
 from epp.kvcache.assumed import AssumedLimits
+from epp.kvcache.central import Bind, Central
 from epp.kvcache.decoding import BatchDecoder
 from epp.kvcache.drain import Drain
 from epp.kvcache.dynamo_events import DynamoDecoder, message
@@ -42,6 +43,7 @@ class Feeds:
         block_size: int,
         adopt_block_size: bool,
         max_streams: int,
+        bind: Bind | None,
     ) -> None:
         self.index = index
         self.on_adapter: Callable[[str], None] = lambda _name: None
@@ -51,6 +53,9 @@ class Feeds:
         self._block_size = block_size
         self._adopt_block_size = adopt_block_size
         self._max_streams = max_streams
+        self._bind = bind
+        self.central: Central | None = None
+        """None: nobody connects to us."""
         self._dynamo: dict[int, DynamoIndex] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self.drain: Drain | None = None
@@ -61,14 +66,19 @@ class Feeds:
         return self._context is not None
 
     def start(self) -> None:
-        """Be ready for streams."""
+        """Be ready for streams. Raises OSError when engines are to connect to a port that is taken."""
         context = zmq.Context(io_threads=1)
         context.set(zmq.MAX_SOCKETS, _SOCKETS_PER_STREAM * self._max_streams)
         self._context = context
         self.drain = Drain()
+        if self._bind is not None:
+            self.central = Central(context, self.drain, self._options)
+            self.central.open(self._bind)
 
     async def stop(self) -> None:
         """All streams must be closed."""
+        if self.central is not None:
+            self.central.close()
         if self._context is not None:
             context, self._context = self._context, None
             await asyncio.to_thread(context.term)
@@ -85,14 +95,17 @@ class Feeds:
         rank = self._rank(column, endpoint, source)
         stream = None if source is None else self._stream(rank, endpoint, source)
         number = endpoint.rank if source is None else source.rank
-        events = "" if source is None else source.events
+        detach = None
+        if stream is not None and self.central is not None and source is not None and source.events is None:
+            detach = self.central.attach(endpoint, number, stream)
         return Followed(
             endpoint,
             number,
             rank,
             stream,
             self._limits.worker_blocks,
-            source=events,
+            source=_source_name(endpoint, source),
+            detach=detach,
             expected_block_size=rank.block_size,
         )
 
@@ -131,6 +144,12 @@ class Feeds:
         if index is None:
             index = self._dynamo[block_size] = DynamoIndex(self.index.empty_copy(), block_size)
         return index
+
+
+def _source_name(endpoint: Endpoint, source: Source | None) -> str:
+    if source is None:
+        return ""
+    return source.events or f"{endpoint.host_port} rank {source.rank}"
 
 
 def _most(one: Match, other: Match) -> Match:

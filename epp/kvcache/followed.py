@@ -1,7 +1,7 @@
 """One endpoint whose cache is followed: its rank, its stream where it has one, and how sure we are."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -35,6 +35,8 @@ class Followed:
     stream: Stream | None
     worker_blocks: int
     source: str = ""
+    detach: Callable[[], None] | None = None
+    """Ends the giving of messages to its stream, where they come by a socket of others."""
     expected_block_size: int = 0
     mended_at: float = 0.0
     closed: bool = False
@@ -129,6 +131,8 @@ class Followed:
     def close(self) -> None:
         """Forget the endpoint."""
         self.closed = True
+        if self.detach is not None:
+            self.detach()
         if self.stream is not None:
             self.stream.close()
         else:

@@ -10,6 +10,7 @@ from epp.endpoints.metrics import EngineSample
 from epp.endpoints.pool import Pool
 from epp.kvcache.assumed import AssumedLimits
 from epp.kvcache.causes import Evidence
+from epp.kvcache.central import Bind
 from epp.kvcache.feeds import Feeds
 from epp.kvcache.followed import Followed
 from epp.kvcache.image import Anchors, RankImage, anchors_of
@@ -18,7 +19,7 @@ from epp.kvcache.prefix_index import Match
 from epp.kvcache.run_index import RunIndex
 from epp.kvcache.snapshot import RankPieces, encode
 from epp.kvcache.source_discovery import discover
-from epp.kvcache.sources import Source, configured
+from epp.kvcache.sources import Source, configured, connecting
 from epp.kvcache.status import KvStatus
 from epp.kvcache.stream import StreamOptions
 from epp.prompts.prompt import Prompt
@@ -50,6 +51,7 @@ class KvKnowledge:
         limits: AssumedLimits | None = None,
         max_streams: int = 4096,
         discover_seconds: float | None = None,
+        bind: Bind | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.index = index
@@ -68,6 +70,7 @@ class KvKnowledge:
             block_size=block_size,
             adopt_block_size=adopt_block_size,
             max_streams=max_streams,
+            bind=bind if events else None,
         )
         self._clock = clock
         self._sample: Callable[[int], EngineSample | None] = lambda _column: None
@@ -108,10 +111,14 @@ class KvKnowledge:
             adopt_block_size=settings.kv_adopt_block_size,
             limits=limits,
             discover_seconds=settings.kv_discover_seconds if settings.kv_discover else None,
+            bind=Bind(settings.host, port, settings.kv_bind_ranks) if (port := settings.kv_bind_port) else None,
         )
 
     async def start(self) -> None:
-        """Follow the endpoints that are in the pool, and from now on all that join."""
+        """Follow the endpoints that are in the pool, and from now on all that join.
+
+        Raises OSError when a port that engines are to connect to is taken.
+        """
         self._feeds.start()
         snapshot = self._pool.snapshot()
         for column, endpoint in zip(snapshot.columns.tolist(), snapshot.endpoints, strict=True):
@@ -236,6 +243,7 @@ class KvKnowledge:
             enabled=self._events,
             ranks=ranks,
             skipped=dict(skipped),
+            unknown_publishers=self._feeds.central.counts.unknown if self._feeds.central else 0,
             slices=counts.slices if counts else 0,
             full_slices=counts.full_slices if counts else 0,
             longest_slice_seconds=counts.longest_seconds if counts else 0.0,
@@ -247,11 +255,16 @@ class KvKnowledge:
     def _join(self, column: int, endpoint: Endpoint) -> None:
         if not self._feeds.open or column in self._followed:
             return
-        sources = configured(endpoint) if self._events else []
+        sources = self._sources(endpoint)
         self._follow(column, endpoint, sources)
         if self._events and not sources and self._discover_seconds is not None:
             task = asyncio.create_task(self._discover(column, endpoint, self._discover_seconds), name="KV sources")
             self._discovering[column] = task
+
+    def _sources(self, endpoint: Endpoint) -> list[Source]:
+        if not self._events:
+            return []
+        return configured(endpoint) if self._feeds.central is None else connecting(endpoint)
 
     async def _discover(self, column: int, endpoint: Endpoint, seconds: float) -> None:
         """Ask the engine where it publishes, and follow that; until then our own picks are all that is known."""

@@ -39,6 +39,11 @@ class KvMetrics(Collector):
         for reason, count in status.skipped.items():
             skipped.add_metric([reason], count)
         yield skipped
+        yield CounterMetricFamily(
+            "epp_kv_unknown_publishers",
+            "Messages of engines that connected here, whose topic names no endpoint, or several.",
+            status.unknown_publishers,
+        )
 
 
 def _gauges(status: KvStatus) -> Iterator[Metric]:

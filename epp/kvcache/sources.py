@@ -13,7 +13,8 @@ class Source:
     """The sockets of one publisher, as ZMQ addresses."""
 
     rank: int
-    events: str
+    events: str | None
+    """None: the publisher connects to us."""
     replay: str | None = None
     topic: str | None = None
     """Prefix of the topics to follow; None: as the settings say."""
@@ -31,6 +32,17 @@ def configured(endpoint: Endpoint) -> list[Source]:
             events=address(endpoint, endpoint.events_port + i),
             replay=address(endpoint, (endpoint.replay_port or 0) + i) if has_replay else None,
         )
+        for i in range(endpoint.event_ranks)
+    ]
+
+
+def connecting(endpoint: Endpoint) -> list[Source]:
+    """The publishers of an endpoint that connect to us; Dynamo's never do."""
+    if endpoint.engine == DYNAMO:
+        return configured(endpoint)
+    replay = endpoint.replay_port
+    return [
+        Source(endpoint.rank + i, None, None if replay is None else address(endpoint, replay + i))
         for i in range(endpoint.event_ranks)
     ]
 

@@ -59,6 +59,8 @@ class KvStatus:
     enabled: bool
     ranks: tuple[RankStatus, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
+    unknown_publishers: int = 0
+    """Messages from engines that connected to us, whose topic names no endpoint of the pool, or several."""
     slices: int = 0
     full_slices: int = 0
     longest_slice_seconds: float = 0.0

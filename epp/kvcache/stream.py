@@ -22,8 +22,9 @@ from epp.kvcache.sequence import Offer, Sequence
 _log = structlog.get_logger()
 
 _END = (1 << 64) - 1
-_MONITORED = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
-_MAX_WAITING = 256
+MONITORED = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
+DISCONNECTED = zmq.Event.DISCONNECTED
+MAX_WAITING = 256
 """Ordered batches that wait for the index before the socket is left alone; beyond it ZMQ's own queue fills."""
 
 
@@ -102,7 +103,7 @@ class Stream:
         context: zmq.Context[zmq.Socket[bytes]],
         options: StreamOptions,
         *,
-        events: str,
+        events: str | None,
         replay: str | None,
         on_disconnect: Callable[[], None] = lambda: None,
         wire: Wire = ENGINE_WIRE,
@@ -122,6 +123,7 @@ class Stream:
         self._filling: Iterator[None] = iter(())
         self.indexed: int | None = None
         """Number of the last batch that is in the index with all its events; None before the first."""
+        self._open = False
         self._live: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._replies: zmq.Socket[bytes] | None = None
@@ -132,13 +134,16 @@ class Stream:
         self.sequence = Sequence(self, can_replay=replay is not None, max_held=options.max_held)
 
     def open(self) -> None:
-        """Connect; returns at once, ZMQ keeps trying."""
+        """Connect; returns at once, ZMQ keeps trying. Without an address messages come by `receive`."""
+        self._open = True
+        if self._events is None:
+            return
         live = self._context.socket(zmq.SUB)
         live.setsockopt(zmq.RCVHWM, self._options.high_water_mark)
         live.setsockopt(zmq.SUBSCRIBE, self._wire.topic or self._options.topic.encode())
-        _harden(live, self._options)
+        harden(live, self._options)
         self._live = live
-        self._monitor = live.get_monitor_socket(_MONITORED)
+        self._monitor = live.get_monitor_socket(MONITORED)
         self._drain.watch(self._monitor, self._work)
         self._drain.watch(live, self._work)
         live.connect(self._events)
@@ -153,6 +158,7 @@ class Stream:
             self._monitor.close(linger=0)
             self._live.close(linger=0)
         self._live = self._monitor = None
+        self._open = False
         self._queue.clear()
         self._feeding = None
         self._rank.close()
@@ -172,6 +178,16 @@ class Stream:
         """Begin with what `offer` tells of, if it proves to be of this publisher; `filling` brings it in."""
         self._filling = filling
         self.sequence.offer(offer)
+
+    def receive(self, frames: list[bytes]) -> None:
+        """A message that came by a socket of others; the first one, or the first after `lost`, is a new connection."""
+        if not self.connected:
+            self._stands()
+        self._on_live(frames)
+
+    def lost(self) -> None:
+        """Messages may be missing from now on, until the next `receive`."""
+        self.connected = False
 
     # What `Sequence` asks for.
 
@@ -199,11 +215,11 @@ class Stream:
     def ask_replay(self, start: int) -> None:
         """Open a new replay socket and send the request."""
         self._close_replay()
-        if self._replay is None or self._live is None:
+        if self._replay is None or not self._open:
             return
         self._replies = self._context.socket(zmq.DEALER)
         self._replies.setsockopt(zmq.RCVHWM, 0)  # bounded by the publisher's replay buffer and `max_held`
-        _harden(self._replies, self._options)
+        harden(self._replies, self._options)
         self._replies.connect(self._replay)
         self._replies.send_multipart([b"", start.to_bytes(8, "big")])
         self._drain.watch(self._replies, self._read_replies)
@@ -213,11 +229,13 @@ class Stream:
 
     def _work(self) -> bool:
         """One step: feed the index, or read one live message."""
-        if self._live is None:
+        if not self._open:
             return False
         if self._feeding is not None or self._queue:
             self._feed()
             return True
+        if self._live is None:
+            return False
         try:
             frames = self._live.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
@@ -273,7 +291,7 @@ class Stream:
     def _read_replies(self) -> bool:
         if self._replies is None:
             return False
-        if len(self._queue) >= _MAX_WAITING:
+        if len(self._queue) >= MAX_WAITING:
             self.counts.full_queues += 1
             self._feed()
             return True
@@ -297,18 +315,17 @@ class Stream:
             self.sequence.replayed(number, frames[-1])
 
     def _read_monitor(self) -> None:
-        while self._monitor is not None:
-            try:
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
-            except zmq.Again:
-                return
-            if event == zmq.Event.HANDSHAKE_SUCCEEDED:
-                self.connected = True
-                self.counts.connections += 1
-                self.sequence.connected()
-            else:
+        while self._monitor is not None and (event := next_event(self._monitor)) is not None:
+            if event == DISCONNECTED:
                 self.connected = False
                 self._on_disconnect()
+            else:
+                self._stands()
+
+    def _stands(self) -> None:
+        self.connected = True
+        self.counts.connections += 1
+        self.sequence.connected()
 
     def _wait_for_reply(self) -> None:
         if self._timeout is not None:
@@ -330,7 +347,17 @@ class Stream:
             self._replies = None
 
 
-def _harden(socket: zmq.Socket[bytes], options: StreamOptions) -> None:
+def next_event(monitor: zmq.Socket[bytes]) -> int | None:
+    """What happened next to a monitored socket; None: nothing yet, or the monitor is closed."""
+    if monitor.closed:
+        return None
+    try:
+        return parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
+    except zmq.Again:
+        return None
+
+
+def harden(socket: zmq.Socket[bytes], options: StreamOptions) -> None:
     """Bounds against what a peer may do, and heartbeats that notice a half-open connection."""
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.IPV6, 1)

@@ -31,15 +31,26 @@ class Publisher:
     """Binds PUB and ROUTER; serves replays from a thread of its own, as engines do."""
 
     def __init__(
-        self, *, ports: tuple[int, int] | None = None, topic_in_replay: bool = True, buffer: int = 10_000
+        self,
+        *,
+        ports: tuple[int, int] | None = None,
+        topic_in_replay: bool = True,
+        buffer: int = 10_000,
+        connect: int | None = None,
+        topic: bytes = b"",
     ) -> None:
+        """`connect`: the port of who listens, in place of one of our own."""
         self._context = zmq.Context()
         self._live = self._context.socket(zmq.PUB)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.SNDHWM, 0)
         for socket in (self._live, self._router):
             socket.setsockopt(zmq.LINGER, 0)
-        if ports is None:
+        self._topic = topic
+        if connect is not None:
+            self._live.connect(f"tcp://127.0.0.1:{connect}")
+            self.replay_port = self._router.bind_to_random_port("tcp://127.0.0.1")
+        elif ports is None:
             self.port = self._live.bind_to_random_port("tcp://127.0.0.1")
             self.replay_port = self._router.bind_to_random_port("tcp://127.0.0.1")
         else:
@@ -64,7 +75,7 @@ class Publisher:
             for old in [seq for seq in self.kept if seq <= self.sequence - self._buffer_size]:
                 del self.kept[old]
         if not lose:
-            self.send_raw([b"", self.sequence.to_bytes(8, "big"), payload])
+            self.send_raw([self._topic, self.sequence.to_bytes(8, "big"), payload])
         self.sequence += 1
 
     def send_raw(self, frames: list[bytes]) -> None:

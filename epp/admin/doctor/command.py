@@ -56,7 +56,8 @@ async def examine(settings: Settings, url: str) -> list[Finding]:
         if not endpoints:
             fix = "see `kubectl get pods` with the pool's labels; only Ready pods count"
             findings.append(error("pool", "it has no ready endpoint: every request is answered 503", fix))
-        findings.extend(await worker_findings(endpoints, block_size=settings.block_size, kv_events=settings.kv_events))
+        dials = settings.kv_events and settings.kv_bind_port is None
+        findings.extend(await worker_findings(endpoints, block_size=settings.block_size, kv_events=dials))
         if client is not None:
             findings.extend(await _cluster(settings, client, pool))
     finally:
@@ -71,7 +72,7 @@ async def _cluster(settings: Settings, client: KubernetesClient, pool: Pool) -> 
         block_size=settings.block_size,
         events_port=settings.events_port,
         replay_port=settings.replay_port,
-        kv_events=settings.kv_events,
+        kv_events=settings.kv_events and settings.kv_bind_port is None,
     )
     findings = await pod_findings(client, namespace, endpoints, expected)
     if settings.kv_events:
