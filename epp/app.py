@@ -52,6 +52,7 @@ from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.shadow import Shadowed, ShadowMetrics
 from epp.scheduling.suspicion import Suspicion
+from epp.scheduling.vigil import Vigil
 from epp.settings import PREFIX, Explain, Settings
 from epp.telemetry.logs import configure_logs
 
@@ -155,6 +156,14 @@ class App:
         self.config_watch = ConfigWatch(settings, self._take_policies)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.scraper.on_loss = self.suspects.suspect
+        self.vigil = Vigil(
+            self.pool,
+            self.scheduler.load,
+            self.engine_metrics,
+            self.suspects.suspect,
+            self.registry,
+            per_second=settings.signs_of_life_per_second,
+        )
         self.fidelity = Fidelity(self.pool, self.registry, self.knowledge.evidence)
         self.estimates = Estimates(self.scheduler.load, self.registry)
         self.comparison = Comparison(self.registry) if shadow else None
@@ -196,6 +205,7 @@ class App:
                 CacheReports(self.knowledge.reported),
                 LoadReports(self.engine_metrics, time.monotonic),
                 Suspicion(self.suspects),
+                self.vigil,
                 self.ejection,
                 self.estimates,
             ),
@@ -295,6 +305,9 @@ class App:
         if settings.engine_metrics:
             await self.scraper.start()
             parts.push_async_callback(self.scraper.stop)
+        if settings.signs_of_life_per_second and self.comparison is None:
+            await self.vigil.start()
+            parts.push_async_callback(self.vigil.stop)
         parts.push_async_callback(self.suspects.stop)
         await listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
         await listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)

@@ -469,6 +469,13 @@ class SchedulingSettings(BaseModel):
     eject_seconds: float = _setting(5.0, "How long at first; it doubles with each failure after the return.", gt=0)
     eject_most_seconds: float = _setting(300.0, "How long at most.", gt=0)
     eject_share: float = _setting(0.5, "Share of the pool that may be out at once.", ge=0, le=1)
+    signs_of_life_per_second: float = _setting(
+        200.0,
+        "Most questions for a sign of life per second (GET /health), to workers that hold requests and were not heard "
+        "of for 0.3 s; 0: none are asked.",
+        ge=0,
+        le=10_000,
+    )
     stalled_seconds: float = _setting(
         30.0, "Seconds without a token, with requests queued, after which a worker counts as stalled.", gt=0
     )

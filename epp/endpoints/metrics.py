@@ -140,6 +140,10 @@ class EngineMetrics:
         """LoRA adapters that any engine names."""
         return frozenset().union(*(each.adapters | each.adapters_waiting for each in self._samples.values()))
 
+    def read_at(self, columns: NDArray[np.intp]) -> NDArray[np.float64]:
+        """When each of `columns` last told of itself; -inf: never."""
+        return self._at.take(columns)
+
     def stale(self, columns: NDArray[np.intp], now: float) -> int:
         """How many of `columns` have no fresh reading."""
         return int((now - self._at[columns] > self._stale).sum())

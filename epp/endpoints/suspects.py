@@ -23,6 +23,8 @@ Probe = Callable[[Endpoint], Awaitable[bool]]
 """Whether the endpoint answers."""
 
 PROBE_SECONDS = 1.0
+CLOSED_PAUSE = 0.1
+"""Seconds in which the kernel closes all sockets of a killed process."""
 FIRST_PAUSE = 0.25
 LONGEST_PAUSE = 2.0
 
@@ -134,19 +136,28 @@ class Suspects:
 async def answers(endpoint: Endpoint) -> bool:
     """Whether the endpoint sends anything or closes, within PROBE_SECONDS, when asked for its health.
 
-    Any process that runs reacts, whatever protocol it speaks: with a refusal, a TLS alert, HTTP/2 settings.
+    Any process that runs reacts, whatever protocol it speaks: with a refusal, a TLS alert, HTTP/2 settings. One that is
+    just being killed closes too, so who closes without a word must do it twice.
     """
-    request = f"GET /health HTTP/1.1\r\nHost: {endpoint.host_port}\r\nConnection: close\r\n\r\n".encode()
     try:
         async with asyncio.timeout(PROBE_SECONDS):
-            reader, writer = await asyncio.open_connection(endpoint.address, endpoint.port)
-            try:
-                writer.write(request)
-                await reader.read(1)
-            except ConnectionError:
-                pass  # it was accepted, and somebody closed it
-            finally:
-                writer.transport.abort()
+            if await _says_something(endpoint):
+                return True
+            await asyncio.sleep(CLOSED_PAUSE)
+            await _says_something(endpoint)
     except (OSError, TimeoutError):
         return False
     return True
+
+
+async def _says_something(endpoint: Endpoint) -> bool:
+    """Whether bytes come; False when the connection is closed without any. Raises OSError if nobody accepts it."""
+    request = f"GET /health HTTP/1.1\r\nHost: {endpoint.host_port}\r\nConnection: close\r\n\r\n".encode()
+    reader, writer = await asyncio.open_connection(endpoint.address, endpoint.port)
+    try:
+        writer.write(request)
+        return bool(await reader.read(1))
+    except ConnectionError:
+        return False  # it was accepted, and somebody closed it
+    finally:
+        writer.transport.abort()

@@ -89,8 +89,8 @@ class Recorded:
         return choice
 
     def records(self) -> list[DecisionRecord]:
-        """The last decisions, newest first."""
-        return [_record(made) for made in reversed(self._last)]
+        """The last decisions, newest first; may be called in a thread while others are made."""
+        return [_record(made) for made in reversed(list(self._last))]
 
     def newest(self) -> DecisionRecord | None:
         """The last decision; None where none was made, or none is kept."""

@@ -105,6 +105,8 @@ class Load:
         """Requests that we placed."""
         self.picks_elsewhere = 0
         """Requests that other replicas placed, as far as they told."""
+        self.words: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """By column, grows whenever its endpoint is heard of: by a first token, or by progress."""
         self._queues: list[_Queue] = []
         self._counts: NDArray[np.int64] = np.zeros((3, 0), dtype=np.int64)
         """Rows: requests in flight, prefill tokens, decode tokens."""
@@ -141,6 +143,7 @@ class Load:
             self._queues.extend(_Queue(len(self._queues) + i) for i in range(missing))
             self._counts = np.pad(self._counts, ((0, 0), (0, missing)))
             self._times = np.pad(self._times, ((0, 0), (0, missing)))
+            self.words = np.pad(self.words, (0, missing))
             self._ends_unseen = np.append(self._ends_unseen, np.full(missing, np.inf))
         self._reset(column)
 
@@ -343,6 +346,7 @@ class Reservation:
         """Prefill is done: its tokens stop counting and the context starts to count as decode work."""
         if self._released:
             return
+        self._load.words[self.queue.column] += 1
         if self.number and self._load.listener is not None:
             self._load.listener.first_token(self)
         if self.prefill is None:
@@ -355,6 +359,7 @@ class Reservation:
     def progress(self, output_tokens: int) -> None:
         """`output_tokens` more were streamed."""
         if not self._released:
+            self._load.words[self.queue.column] += 1
             self._load._decode(self, output_tokens)
             if self.number and self._load.listener is not None:
                 self._load.listener.progressed(self, output_tokens)

@@ -105,6 +105,18 @@ async def test_who_accepts_and_stays_silent_is_dead_and_any_word_is_life(word: b
         await over.wait()
 
 
+async def test_who_closes_as_it_dies_is_dead():
+    """The sockets of a killed process close one after the other: the last probe may still be accepted."""
+
+    def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.close()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    assert not await answers(endpoint(server.sockets[0].getsockname()[1]))
+    await server.wait_closed()
+
+
 async def test_who_left_the_pool_is_forgotten_and_a_new_incarnation_starts_clean(pool: Pool, suspects: Suspects):
     old = endpoint(1, uid="old")
     pool.replace([old])

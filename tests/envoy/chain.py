@@ -60,6 +60,11 @@ class Chain:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.picker.admin_port}/status", timeout=10) as response:
             return json.load(response)
 
+    def decisions(self) -> Any:
+        """The last decisions, newest first."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.picker.admin_port}/decisions", timeout=10) as response:
+            return json.load(response)
+
     def settles(self) -> None:
         """Every exchange that began has ended."""
         eventually(lambda: self.status()["exchanges"]["open"] == 0)
