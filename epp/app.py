@@ -278,6 +278,7 @@ class App:
         """Start every part; those that others need come first, and all stop in the opposite order."""
         settings = self._settings
         parts.push_async_callback(self.reader.stop)
+        self.reader.start()
         face = self._processes.face
         metrics = MetricsServer(self.registry, host=settings.host, port=settings.metrics_port, path=face("metrics"))
         admin = AdminServer(

@@ -280,7 +280,8 @@ class PromptsSettings(BaseModel):
     chat_template: Path | None = _setting(None, "Chat template file; default: the one in the tokenizer directory.")
     tokenizer: str | None = _setting(
         None,
-        "Where the model's tokenizer is: a directory, package:NAME/DIR, or hf:ORG/NAME@REVISION in the local cache.",
+        "Where the model's tokenizer is: a directory, package:NAME/DIR, hf:ORG/NAME@REVISION in the local cache, or "
+        "http://WORKER:PORT/DIR of a worker that serves its files.",
     )
     allow_hub: bool = _setting(False, "Whether a tokenizer may be downloaded from the Hugging Face hub.")
     models_file: Path | None = _setting(
@@ -288,7 +289,13 @@ class PromptsSettings(BaseModel):
     )
     adapters: str = _setting("", "Names of LoRA adapters, separated by commas; their KV blocks are their own.")
     tokenizer_check_seconds: float = _setting(
-        30.0, "Seconds between two looks whether tokenizer files changed; 0: never look.", ge=0
+        30.0, "Seconds between two looks whether tokenizer files changed; 0: only until there are some.", ge=0
+    )
+    tokenizer_download_bytes: int = _setting(
+        64 * 1024 * 1024, "Bytes that the tokenizer files of a worker may have together.", ge=1
+    )
+    tokenizer_download_seconds: float = _setting(
+        20.0, "Seconds for one look at the tokenizer files of a worker, the first before the start.", gt=0
     )
     render_url: str | None = _setting(
         None,

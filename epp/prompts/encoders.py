@@ -10,7 +10,7 @@ from typing import Any
 
 from epp.prompts.encoding import EncodingThreads
 from epp.prompts.model import Model
-from epp.prompts.model_files import ModelFiles, ModelFilesError, load_model_files
+from epp.prompts.model_files import ModelFiles, ModelFilesError, UnknownKindError, load_model_files
 from epp.prompts.side_process import SideProcess
 from epp.prompts.template_model import TemplateModel
 
@@ -51,24 +51,23 @@ def _auto(directory: Path, template_file: Path | None, shared: Shared) -> Model:
         return _harmony(directory, template_file, shared)
     if model_type in _BUILT_BY_CODE and template_file is None:
         problem = f"prompts of {model_type} are built by the engine's own code: use EPP_RENDER_URL, or name a template"
-        raise ModelFilesError(directory, problem)
+        raise UnknownKindError(directory, problem)
     if (directory / "tokenizer.json").is_file():
         return _template(directory, template_file, shared)
     if any(directory.glob("tekken*.json")) or any(directory.glob("*.model.v*")):
         return _mistral(directory, template_file, shared)
-    raise ModelFilesError(directory, "expected a directory with tokenizer.json, or with Mistral's tekken.json")
+    raise UnknownKindError(directory, "expected a directory with tokenizer.json, or with Mistral's tekken.json")
 
 
 def _template(directory: Path, template_file: Path | None, shared: Shared) -> Model:
-    return _template_model(directory, load_model_files(directory, template_file), shared)
+    return _template_model(load_model_files(directory, template_file), shared)
 
 
-def _template_model(directory: Path, files: ModelFiles, shared: Shared) -> TemplateModel:
+def _template_model(files: ModelFiles, shared: Shared) -> TemplateModel:
     return TemplateModel(
         files,
         shared.threads,
         shared.process,
-        origin=str(directory),
         template_in_request=shared.template_in_request,
     )
 
@@ -76,17 +75,18 @@ def _template_model(directory: Path, files: ModelFiles, shared: Shared) -> Templ
 def _harmony(directory: Path, _template_file: Path | None, shared: Shared) -> Model:
     if importlib.util.find_spec("openai_harmony") is None:
         problem = "prompts of gpt-oss need the package openai-harmony: install epp[gpt-oss], or use EPP_RENDER_URL"
-        raise ModelFilesError(directory, problem)
+        raise UnknownKindError(directory, problem)
     from epp.prompts.harmony import HarmonyModel
 
     files = load_model_files(directory)
-    texts = _template_model(directory, files, shared)
+    texts = _template_model(files, shared)
     return HarmonyModel(directory, texts, files.encoder, shared.threads, shared.date)
 
 
 def _mistral(directory: Path, _template_file: Path | None, shared: Shared) -> Model:
     if importlib.util.find_spec("mistral_common") is None:
-        raise ModelFilesError(directory, "a Mistral tokenizer needs the package mistral-common: install epp[mistral]")
+        problem = "a Mistral tokenizer needs the package mistral-common: install epp[mistral]"
+        raise UnknownKindError(directory, problem)
     from epp.prompts.mistral import MistralModel, find_mistral_file
 
     file = find_mistral_file(directory)

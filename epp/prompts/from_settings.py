@@ -1,6 +1,6 @@
 """The models that the settings describe."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from epp.prompts.encoders import EncoderKind, Shared, load_model
-from epp.prompts.model_files import ModelFilesError
+from epp.prompts.model import Model
+from epp.prompts.model_files import ModelFilesError, UnknownKindError
 from epp.prompts.model_source import TOKENIZER_FILES, ModelSourceError, find_model
 from epp.prompts.models import Models, ServedModel
+from epp.prompts.worker_files import DownloadLimits, WorkerFiles
 from epp.settings import Settings, SettingsError
 
 _log = structlog.get_logger(__name__)
@@ -63,17 +65,53 @@ def _only_source(settings: Settings) -> tuple[str | None, str]:
 
 
 def _served(entry: _Entry, variable: str, settings: Settings, shared: Shared) -> ServedModel:
+    """Raises SettingsError for a model that cannot be loaded, unless a worker may still bring it or render for it."""
+    from_worker = entry.tokenizer.startswith(("http://", "https://"))
     try:
-        directory = find_model(entry.tokenizer, allow_hub=settings.allow_hub)
-        load = partial(load_model, directory, entry.chat_template, entry.encoder, shared)
-        model = load()
+        one = (_of_worker if from_worker else _of_directory)(entry, settings, shared)
+        one.look()
     except (ModelSourceError, ModelFilesError) as error:
-        of_template = isinstance(error, ModelFilesError) and error.path == settings.chat_template
-        raise SettingsError(f"{'EPP_CHAT_TEMPLATE' if of_template else variable}: {error}") from None
-    if not model.has_template:
-        _log.warning("no chat template: chat prefixes are compared as text", model=entry.names, origin=model.origin)
-    files = partial(_files, directory, entry.chat_template)
-    return ServedModel(names=frozenset(entry.names), load=load, files=files, model=model)
+        rendered = settings.render_url is not None and isinstance(error, UnknownKindError)
+        if not from_worker and not rendered:
+            of_template = isinstance(error, ModelFilesError) and error.path == settings.chat_template
+            raise SettingsError(f"{'EPP_CHAT_TEMPLATE' if of_template else variable}: {error}") from None
+        one.problem = str(error)
+        instead = "prefixes are compared as text" if settings.render_url is None else "EPP_RENDER_URL is asked"
+        _log.warning("no tokenizer yet" if from_worker else "no tokenizer", problem=one.problem, meanwhile=instead)
+    if one.model is not None and not one.model.has_template:
+        _log.warning("no chat template: chat prefixes are compared as text", model=entry.names, origin=one.origin)
+    return one
+
+
+def _of_directory(entry: _Entry, settings: Settings, shared: Shared) -> ServedModel:
+    """Raises ModelSourceError."""
+    directory = find_model(entry.tokenizer, allow_hub=settings.allow_hub)
+    return ServedModel(
+        names=frozenset(entry.names),
+        origin=str(directory),
+        stamp=lambda: _stamp(_files(directory, entry.chat_template)),
+        load=partial(load_model, directory, entry.chat_template, entry.encoder, shared),
+    )
+
+
+def _of_worker(entry: _Entry, settings: Settings, shared: Shared) -> ServedModel:
+    limits = DownloadLimits(settings.tokenizer_download_bytes, settings.tokenizer_download_seconds)
+    files = WorkerFiles(entry.tokenizer, limits)
+    template = [] if entry.chat_template is None else [entry.chat_template]
+
+    def load() -> Model:
+        with files.directory() as directory:
+            try:
+                return load_model(directory, entry.chat_template, entry.encoder, shared)
+            except ModelFilesError as error:
+                raise ModelSourceError(str(error).replace(str(directory), files.url)) from None
+
+    return ServedModel(
+        names=frozenset(entry.names),
+        origin=files.url,
+        stamp=lambda: (files.stamp(), _stamp(template)),
+        load=load,
+    )
 
 
 def _files(directory: Path, template: Path | None) -> list[Path]:
@@ -99,3 +137,14 @@ def _entries(path: Path) -> list[_Entry]:
 
 def _place(problem: Mapping[str, Any]) -> str:
     return ".".join(str(part) for part in problem["loc"])
+
+
+def _stamp(paths: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
+    stamps = []
+    for path in paths:
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        stamps.append((str(path), found.st_mtime_ns, found.st_size))
+    return tuple(stamps)

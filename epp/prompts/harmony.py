@@ -83,7 +83,6 @@ class HarmonyModel:
         self, directory: Path, texts: TemplateModel, files: HuggingFaceEncoder, threads: EncodingThreads, date: str
     ) -> None:
         """`date`: the day that the engine shows the model; empty: today. Raises ModelFilesError."""
-        self.origin = str(directory)
         self._texts = texts
         self._threads = threads
         self._date = date

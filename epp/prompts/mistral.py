@@ -67,7 +67,6 @@ class MistralModel:
 
     def __init__(self, file: Path, threads: EncodingThreads) -> None:
         """Raises ModelFilesError."""
-        self.origin = str(file)
         self._threads = threads
         try:
             self._mistral = MistralTokenizer.from_file(str(file), mode=ValidationMode.test)

@@ -16,8 +16,6 @@ class Model(Protocol):
 
     source: TokenSource
     """What is counted for prompts that came this way."""
-    origin: str
-    """Where it comes from."""
 
     @property
     def has_template(self) -> bool:

@@ -22,6 +22,10 @@ class ModelFilesError(Exception):
         self.path = path
 
 
+class UnknownKindError(ModelFilesError):
+    """Files of a model whose prompts nothing here can build; the engine can."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatTemplates:
     """The templates of a model: one for requests with tools where it has such, and one for all others."""

@@ -1,17 +1,18 @@
 """The models that requests may name, each with its way to token ids, and the adapters over them."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import structlog
 
 from epp.prompts.model import Model
 from epp.prompts.model_files import ModelFilesError
+from epp.prompts.model_source import ModelSourceError
 
 _MOST_ADAPTERS = 4096
+_ABSENT_SECONDS = 2.0
+"""Between two looks for a model that is not there yet."""
 
 _log = structlog.get_logger(__name__)
 
@@ -22,31 +23,46 @@ class ServedModel:
 
     names: frozenset[str]
     """Names in requests; empty: every name that no other model has."""
+    origin: str
+    """Where its files come from."""
+    stamp: Callable[[], object]
+    """What changes with the files. Raises ModelSourceError."""
     load: Callable[[], Model]
-    files: Callable[[], Iterable[Path]]
-    """The files whose change matters."""
-    model: Model
+    """Raises ModelFilesError, ModelSourceError."""
+    model: Model | None = None
+    """None: there is none yet, or none that can be used here."""
     problem: str = ""
-    """Why the changed files could not be loaded; the model goes on as it was."""
-    _stamp: tuple[tuple[str, int, int], ...] = field(init=False)
+    """Why the model could not be loaded, or loaded again; it goes on as it was."""
+    _stamp: object = None
+    _fault: str = ""
 
-    def __post_init__(self) -> None:
-        self._stamp = _stamp(self.files())
+    def look(self) -> None:
+        """Load the model if its files changed; blocks. Raises ModelSourceError, ModelFilesError."""
+        stamp = self.stamp()
+        if stamp != self._stamp:
+            self._stamp, self._fault = stamp, ""
+            try:
+                self.model = self.load()
+            except (ModelSourceError, ModelFilesError) as error:
+                self._fault = str(error)
+                raise
+        if self._fault:
+            raise ModelSourceError(self._fault)
 
     async def refresh(self) -> None:
-        """Load the model again if a file changed."""
-        stamp = await asyncio.to_thread(_stamp, self.files())
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
+        """Load the model again if its files changed; what is wrong is said once."""
+        before = self.model
         try:
-            self.model = await asyncio.to_thread(self.load)
-        except ModelFilesError as error:
+            await asyncio.to_thread(self.look)
+        except (ModelSourceError, ModelFilesError) as error:
+            if str(error) != self.problem:
+                stays = "the earlier ones stay" if before is not None else "there are none yet"
+                _log.error("tokenizer files cannot be used", problem=str(error), then=stays)
             self.problem = str(error)
-            _log.error("changed tokenizer files cannot be used; the earlier ones stay", problem=self.problem)
-        else:
-            self.problem = ""
-            _log.info("tokenizer files changed: loaded again", origin=self.model.origin)
+            return
+        self.problem = ""
+        if self.model is not before:
+            _log.info("tokenizer files loaded", origin=self.origin)
 
 
 class Models:
@@ -60,12 +76,10 @@ class Models:
         self._any = next((one for one in self.served if not one.names), None)
         self._adapters = set(adapters)
         self._check_seconds = check_seconds
-        self._checked = time.monotonic()
-        self._checking: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     def find(self, name: str) -> Model | None:
         """The model for the name in a request; None: no model here has it."""
-        self._check_files()
         one = self._by_name.get(name, self._any)
         return None if one is None else one.model
 
@@ -78,28 +92,24 @@ class Models:
         if len(self._adapters) < _MOST_ADAPTERS:
             self._adapters.add(name)
 
+    def watch(self) -> None:
+        """Look at the files from now on."""
+        self._watching = [asyncio.create_task(self._watch(one), name=f"files of {one.origin}") for one in self.served]
+
     def close(self) -> None:
         """Stop looking at files."""
-        if self._checking is not None:
-            self._checking.cancel()
+        for task in self._watching:
+            task.cancel()
 
-    def _check_files(self) -> None:
-        now = time.monotonic()
-        if self._check_seconds and now - self._checked >= self._check_seconds and self.served:
-            self._checked = now
-            self._checking = asyncio.ensure_future(self._refresh())
-
-    async def _refresh(self) -> None:
-        for one in self.served:
-            await one.refresh()
-
-
-def _stamp(paths: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
-    stamps = []
-    for path in paths:
-        try:
-            found = path.stat()
-        except OSError:
-            continue
-        stamps.append((str(path), found.st_mtime_ns, found.st_size))
-    return tuple(stamps)
+    async def _watch(self, one: ServedModel) -> None:
+        while True:
+            seconds = self._check_seconds
+            if one.model is None:
+                seconds = min(seconds or _ABSENT_SECONDS, _ABSENT_SECONDS)
+            if not seconds:
+                return
+            await asyncio.sleep(seconds)
+            try:
+                await one.refresh()
+            except Exception:  # noqa: BLE001 - an odd file must not end all further looks
+                _log.exception("looking at tokenizer files failed", origin=one.origin)

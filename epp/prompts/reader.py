@@ -51,7 +51,7 @@ class ModelStatus:
     """Places at which texts may be cut, so that an earlier text's tokens are used again; none: every text is encoded
     whole."""
     problem: str
-    """What is wrong with files that changed since."""
+    """Why there is no tokenizer yet, or what is wrong with files that changed since."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,10 @@ class PromptReader:
             problem=problem,
             size=len(body),
         )
+
+    def start(self) -> None:
+        """Notice from now on when a model's files change."""
+        self.models.watch()
 
     def status(self) -> PromptsStatus:
         """What became of the requests so far."""
@@ -238,8 +242,10 @@ def _shared(settings: Settings, threads: EncodingThreads, process: SideProcess) 
 
 
 def _status(one: ServedModel) -> ModelStatus:
-    model = one.model
-    return ModelStatus(tuple(sorted(one.names)), model.origin, model.has_template, model.cache_rules, one.problem)
+    model, names = one.model, tuple(sorted(one.names))
+    if model is None:
+        return ModelStatus(names, one.origin, chat_template=False, token_cache_rules=(), problem=one.problem)
+    return ModelStatus(names, one.origin, model.has_template, model.cache_rules, one.problem)
 
 
 def _render_service(settings: Settings, workers: Callable[[], Sequence[str]]) -> RenderService | None:

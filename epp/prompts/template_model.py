@@ -33,11 +33,8 @@ class TemplateModel:
         threads: EncodingThreads,
         process: SideProcess,
         *,
-        origin: str,
         template_in_request: bool = False,
     ) -> None:
-        self.origin = origin
-        """Where the files come from."""
         self._files = files
         self._template_in_request = template_in_request
         self._process = process

@@ -18,6 +18,7 @@ from tests.kubernetes.cluster import Cluster, load_crds
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
+TOKENIZERS = sorted(f"tokenizer/{path.name}" for path in (MANIFESTS / "components" / "tokenizer").iterdir())
 EVERYTHING = MANIFESTS / "chart" / "ci" / "everything-values.yaml"
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
 
@@ -102,14 +103,14 @@ async def test_overlay(full_cluster: Cluster, render: Path, overlay: str):
     await check(full_cluster, kustomized(render, MANIFESTS / "overlays" / overlay))
 
 
-@pytest.mark.parametrize("component", ["monitoring", "hpa", "policies"])
+@pytest.mark.parametrize("component", ["monitoring", "hpa", "policies", *TOKENIZERS])
 async def test_components_join_an_overlay(full_cluster: Cluster, render: Path, tmp_path: Path, component: str):
     for name in ("base", "components", "overlays"):
         (tmp_path / name).mkdir()
         _copy(MANIFESTS / name, tmp_path / name)
     own = {
         "resources": ["../overlays/istio"],
-        "components": [f"../components/{component}", "../components/vllm", "../components/pd"],
+        "components": ["../components/vllm", "../components/pd", f"../components/{component}"],
     }
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "kustomization.yaml").write_text(yaml.safe_dump(own))

@@ -5,6 +5,7 @@ import os
 import shutil
 
 import pytest
+import structlog.testing
 from prometheus_client import CollectorRegistry
 
 from epp.prompts.model_source import ModelSourceError, find_model
@@ -82,6 +83,7 @@ async def test_adapters_have_namespaces_of_their_own(make, small):
 
 async def test_changed_files_are_loaded_again_and_bad_ones_are_not(make, small):
     reader = make(tokenizer_path=small, tokenizer_check_seconds=0.001)
+    reader.start()
 
     async def gives_new():
         return (await read(reader, "m")).prompt.tokens.tolist() == [4, 5]
@@ -152,3 +154,15 @@ def test_a_model_whose_prompt_is_code_says_so(small):
     with pytest.raises(SettingsError, match="EPP_RENDER_URL"):
         PromptReader.from_settings(Settings(tokenizer_path=small), CollectorRegistry())
     assert os.path.exists(small)
+
+
+async def test_with_a_render_service_such_a_model_is_rendered_by_the_engine_and_says_so(make, small):
+    (small / "config.json").write_text('{"model_type": "deepseek_v32"}')
+    with structlog.testing.capture_logs() as log:
+        reader = make(tokenizer_path=small, render_url="pool")
+    (said,) = [entry for entry in log if entry["event"] == "no tokenizer"]
+    assert "deepseek_v32" in said["problem"]
+    assert said["meanwhile"] == "EPP_RENDER_URL is asked"
+    assert "deepseek_v32" in reader.status().models[0].problem
+    assert (await read(reader, "m")).prompt.source is TokenSource.TEXT
+    assert reader.status().without_tokens == {"render_failed": 1, "no_tokenizer": 1}
