@@ -1,5 +1,6 @@
 """A vLLM-like publisher on real sockets, with faults on demand."""
 
+import random
 import threading
 import time
 
@@ -64,6 +65,9 @@ class Publisher:
         self.asked: list[int] = []
         self.answer = True
         self.end_marker = True
+        self.replay_room: int | None = None
+        """Batches of a replay after which some are lost, as without a high-water mark of its own; None: no bound."""
+        self._draw = random.Random(1)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -97,8 +101,9 @@ class Publisher:
             if not self.answer:
                 continue
             topic = [b""] if self._topic_in_replay else []
-            for seq, payload in sorted(self.kept.items()):
-                if seq >= int.from_bytes(start, "big"):
+            wanted = [item for item in sorted(self.kept.items()) if item[0] >= int.from_bytes(start, "big")]
+            for sent, (seq, payload) in enumerate(wanted):
+                if self.replay_room is None or sent < self.replay_room or self._draw.random() < 0.7:
                     self._router.send_multipart([client, b"", *topic, seq.to_bytes(8, "big"), payload])
             if self.end_marker:
                 self._router.send_multipart([client, b"", *topic, END, b""])
