@@ -51,6 +51,7 @@ _TIERS = {
     "REMOTE": Tier.EXTERNAL,
     "SHARED": Tier.EXTERNAL,
 }
+_MAX_GROUPS = 1024
 _FULL_ATTENTION = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 
 _decode = msgspec.msgpack.Decoder().decode
@@ -114,7 +115,7 @@ class BatchDecoder:
                 batch.events.append(self._event(raw))
             except _SkipError as skip:
                 batch.skipped[skip.reason] += 1
-            except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+            except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
                 batch.skipped[Skip.MALFORMED] += 1
 
     def _event(self, raw: Any) -> Event:
@@ -136,12 +137,14 @@ class BatchDecoder:
     def _stored(self, fields: Mapping[str, Any]) -> Stored:
         self._check_group(fields)
         tier = _tier(fields)
-        hashes = [_hash(value) for value in fields["block_hashes"]]
+        hashes = _hashes(fields)
         parent = fields["parent_block_hash"]
         tokens = fields["token_ids"]
         block_size = fields["block_size"]
         if not tokens:
             return Stored(hashes, None, array("I"), 0, tier)
+        if type(tokens) is not list or type(block_size) is not int:
+            _skip(Skip.MALFORMED)
         if isinstance(tokens[0], list):
             tokens = [pair[0] for pair in tokens]  # with EAGLE each entry is (token, next token)
         if block_size < 1 or len(tokens) != block_size * len(hashes):
@@ -155,14 +158,14 @@ class BatchDecoder:
         return stored
 
     def _removed(self, fields: Mapping[str, Any]) -> Removed:
-        group = fields.get("group_idx")
+        group = _group(fields)
         if group is not None and not self._group_is_full.get(group, group == 0):
             _skip(Skip.GROUP)
-        return Removed([_hash(value) for value in fields["block_hashes"]], _tier(fields))
+        return Removed(_hashes(fields), _tier(fields))
 
     def _check_group(self, fields: Mapping[str, Any]) -> None:
         """Only a store names the kind of its group; its removals are recognised by the number."""
-        group, kind = fields.get("group_idx"), fields.get("kv_cache_spec_kind")
+        group, kind = _group(fields), fields.get("kv_cache_spec_kind")
         full = kind in _FULL_ATTENTION if kind is not None else group in (None, 0)
         if group is not None:
             full = full and not any(known for other, known in self._group_is_full.items() if other != group)
@@ -177,6 +180,21 @@ class BatchDecoder:
         if block_size < self._block_size and blocks == 1 and self._block_size % block_size == 0:
             _skip(Skip.PARTIAL)
         self._block_size = max(self._block_size, block_size)
+
+
+def _group(fields: Mapping[str, Any]) -> int | None:
+    """The number of the cache group; bounded, since each is remembered."""
+    group = fields.get("group_idx")
+    if group is not None and (type(group) is not int or not 0 <= group < _MAX_GROUPS):
+        _skip(Skip.MALFORMED)
+    return group
+
+
+def _hashes(fields: Mapping[str, Any]) -> list[int]:
+    values = fields["block_hashes"]
+    if type(values) is not list:
+        _skip(Skip.MALFORMED)
+    return [_hash(value) for value in values]
 
 
 def _hash(value: Any) -> int:
@@ -220,6 +238,8 @@ def _add_namespace(stored: Stored, fields: Mapping[str, Any]) -> None:
 def _add_extra(stored: Stored, media: list[Media], block: int, extra: Any) -> None:
     if isinstance(extra, list):
         identifier, offset = extra
+        if type(identifier) is not str or type(offset) is not int or offset >= stored.block_size:
+            _skip(Skip.MALFORMED)
         if offset >= 0:  # an item that began in an earlier block is already in the keys
             media.append(Media(identifier, block * stored.block_size + offset))
     elif extra != stored.adapter:
