@@ -16,6 +16,7 @@ from epp.prompts.model import WithoutTokensError
 from epp.prompts.prompt import TokenIds
 from epp.prompts.reader import PromptReader
 from epp.prompts.render_service import RenderService, RenderServiceLimits
+from epp.prompts.side_process import SideProcess
 from epp.prompts.template_model import TemplateModel
 from epp.settings import Settings
 
@@ -102,11 +103,13 @@ async def _text(reader: PromptReader, understood: Understood) -> str | None:
 async def _engine(url: str, understood: Understood, body: bytes) -> TokenIds:
     """Raises WithoutTokensError."""
     patience = _PATIENCE_MS / 1000
-    service = RenderService(lambda: [url.rstrip("/")], RenderServiceLimits(budget_seconds=patience))
+    process = SideProcess(patience)
+    service = RenderService(lambda: [url.rstrip("/")], RenderServiceLimits(budget_seconds=patience), process)
     try:
         return (await service.tokens(understood.api, body)).tokens
     finally:
         await service.stop()
+        process.close()
 
 
 def _difference(ours: TokenIds, theirs: TokenIds) -> int | None:

@@ -1,8 +1,10 @@
 """Large bodies: decoded and rendered in a process beside this one, so that they never hold the event loop."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from epp.prompts.apis import NotUnderstoodError, Understood
 from epp.prompts.asked import AnyPrompt, Asked, Body, StandInPrompt, TextPrompt, TokensPrompt
@@ -41,26 +43,36 @@ def is_large(body: Body, most_bytes: int) -> bool:
     return bool(quotes + np.count_nonzero(~_OF_A_WORD[behind]) > _MOST_VALUES)
 
 
-async def understand_large(
-    path: str, content_type: str, body: Body, rewrite: Callable[[str], str], models: Models, process: SideProcess
-) -> tuple[Understood, str]:
-    """As `understand`, with the conversation rendered already for the model that shall serve it; and that model.
+@dataclass(frozen=True, slots=True)
+class LargeBodies:
+    """Reads them for `models`; `rewrite` names the model that shall serve requests for a name."""
 
-    Raises NotUnderstoodError, also when it takes too long: "render_late".
-    """
-    try:
-        async with process.turn():
-            answer, _ = await process.answer(Understand(path, content_type, process.child_seconds), body)
-            if answer.refused:
-                raise NotUnderstoodError(answer.refused, answer.problem)
-            asked = Asked(**answer.asked)
-            serving = rewrite(asked.model)
-            prompt, left_out = await _prompt(answer, models.find(serving), process)
-    except WithoutTokensError as reason:
-        raise NotUnderstoodError(str(reason)) from None
-    further = asked.further_tokens + left_out // CHARACTERS_PER_TOKEN
-    asked = Asked(**{**answer.asked, "prompt": prompt, "further_tokens": further})
-    return Understood(answer.api, asked), serving
+    models: Models
+    rewrite: Callable[[str], str]
+    process: SideProcess
+
+    async def understand(
+        self, path: str, content_type: str, body: Body, *, tokens: bool = True
+    ) -> tuple[Understood, str]:
+        """As `understand`, with the conversation rendered already for the model that shall serve it; and that model.
+
+        Without `tokens` the prompt is left out. Raises NotUnderstoodError, also when it takes too long: "render_late".
+        """
+        process = self.process
+        try:
+            async with process.turn():
+                answer, _ = await process.answer(Understand(path, content_type, process.child_seconds), body)
+                if answer.refused:
+                    raise NotUnderstoodError(answer.refused, answer.problem)
+                asked = Asked(**answer.asked)
+                serving = self.rewrite(asked.model)
+                if not tokens:
+                    return Understood(answer.api, asked), serving
+                prompt, left_out = await _prompt(answer, self.models.find(serving), process)
+        except WithoutTokensError as reason:
+            raise NotUnderstoodError(str(reason)) from None
+        further = asked.further_tokens + left_out // CHARACTERS_PER_TOKEN
+        return Understood(answer.api, replace(asked, prompt=prompt, further_tokens=further)), serving
 
 
 async def _prompt(answer: Answer, found: Model | None, process: SideProcess) -> tuple[AnyPrompt | None, int]:

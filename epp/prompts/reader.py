@@ -21,7 +21,7 @@ from epp.prompts.common import CHARACTERS_PER_TOKEN
 from epp.prompts.encoders import Shared
 from epp.prompts.encoding import Encoded, EncodingLimits, EncodingThreads
 from epp.prompts.from_settings import models_from_settings
-from epp.prompts.large import is_large, understand_large
+from epp.prompts.large import LargeBodies, is_large
 from epp.prompts.metrics import EncodingMetrics, PromptMetrics
 from epp.prompts.model import Model, WithoutTokensError
 from epp.prompts.models import Models, ServedModel
@@ -105,7 +105,7 @@ class PromptReader:
         threads = EncodingThreads(_encoding_limits(settings), cache, encoding_metrics)
         process = SideProcess(settings.render_budget_ms / 1000)
         models = models_from_settings(settings, _shared(settings, threads, process))
-        service, metrics = _render_service(settings, workers), PromptMetrics(registry)
+        service, metrics = _render_service(settings, workers, process), PromptMetrics(registry)
         return cls(models, threads, process, service, metrics, settings.render_inline_bytes)
 
     async def read(self, *, path: str, content_type: str, body: Body, request_id: str, tokens: bool = True) -> Request:
@@ -115,7 +115,7 @@ class PromptReader:
         """
         start = perf_counter()
         try:
-            understood, serving = await self._understand(path, content_type, body)
+            understood, serving = await self._understand(path, content_type, body, tokens=tokens)
         except NotUnderstoodError as reason:
             self._say_without(str(reason))
             understood, serving = Understood(Api.UNKNOWN, Asked()), ""
@@ -172,10 +172,11 @@ class PromptReader:
         if self._service is not None:
             await self._service.stop()
 
-    async def _understand(self, path: str, content_type: str, body: Body) -> tuple[Understood, str]:
+    async def _understand(self, path: str, content_type: str, body: Body, *, tokens: bool) -> tuple[Understood, str]:
         """What the body asks for, and the model that shall serve it. Raises NotUnderstoodError."""
         if is_large(body, self._inline_bytes):
-            return await understand_large(path, content_type, body, self.rewrite, self.models, self._process)
+            beside = LargeBodies(self.models, self.rewrite, self._process)
+            return await beside.understand(path, content_type, body, tokens=tokens)
         understood = understand(path, content_type, body)
         return understood, self.rewrite(understood.asked.model)
 
@@ -248,7 +249,9 @@ def _status(one: ServedModel) -> ModelStatus:
     return ModelStatus(names, one.origin, model.has_template, model.cache_rules, one.problem)
 
 
-def _render_service(settings: Settings, workers: Callable[[], Sequence[str]]) -> RenderService | None:
+def _render_service(
+    settings: Settings, workers: Callable[[], Sequence[str]], process: SideProcess
+) -> RenderService | None:
     if settings.render_url is None:
         return None
     urls = [url.strip().rstrip("/") for url in settings.render_url.split(",")]
@@ -257,7 +260,7 @@ def _render_service(settings: Settings, workers: Callable[[], Sequence[str]]) ->
     limits = RenderServiceLimits(
         budget_seconds=settings.render_service_budget_ms / 1000, hedge_seconds=settings.render_hedge_ms / 1000
     )
-    return RenderService(workers if urls == ["pool"] else lambda: urls, limits)
+    return RenderService(workers if urls == ["pool"] else lambda: urls, limits, process)
 
 
 def _encoding_limits(settings: Settings) -> EncodingLimits:

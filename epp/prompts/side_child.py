@@ -22,7 +22,8 @@ from epp.prompts.approximate import approximate_tokens
 from epp.prompts.asked import AnyPrompt, ChatPrompt, TextPrompt, TokensPrompt
 from epp.prompts.chat_template import ChatTemplate, RenderError
 from epp.prompts.conversation import UnknownPartError, conversation
-from epp.prompts.prompt import Api
+from epp.prompts.prompt import Api, Media
+from epp.prompts.rendered import read_rendered
 
 LENGTH = struct.Struct("<I")
 MEMORY_BYTES = 2 * 1024**3
@@ -54,13 +55,19 @@ class Render(msgspec.Struct, tag=True):
     prompt: ChatPrompt | None = None
 
 
+class ReadRendered(msgspec.Struct, tag=True):
+    """The bytes are the answer of a render service: its token ids."""
+
+    seconds: float
+
+
 class StandIns(msgspec.Struct, tag=True):
     """Stand-ins for the token ids of the prompt that stayed here."""
 
     seconds: float
 
 
-Job = Understand | Text | Render | StandIns
+Job = Understand | Text | Render | StandIns | ReadRendered
 
 
 class Answer(msgspec.Struct):
@@ -81,6 +88,7 @@ class Answer(msgspec.Struct):
     """The template that the request brought."""
     left_out: int = 0
     """Characters of the text that are not sent back."""
+    media: tuple[Media, ...] = ()
 
 
 def render(template: ChatTemplate, prompt: ChatPrompt, media_mark: str) -> str:
@@ -111,6 +119,8 @@ class Child:
                     return self._text()
                 case Render():
                     return self._render(job)
+                case ReadRendered():
+                    return _read_rendered(data)
                 case StandIns():
                     return Answer(), approximate_tokens(self._prompt).tobytes()
         except UnicodeEncodeError:
@@ -154,6 +164,14 @@ class Child:
             return Answer(refused="not_text"), b""
         except (RenderError, TemplateError, RecursionError):
             return Answer(refused="template_refused"), b""
+
+
+def _read_rendered(answer: bytes) -> tuple[Answer, bytes]:
+    try:
+        rendered = read_rendered(answer)
+    except (ValueError, msgspec.MsgspecError):
+        return Answer(refused="bad_answer"), b""
+    return Answer(media=rendered.media), rendered.tokens.tobytes()
 
 
 def _bounded(text: str) -> tuple[Answer, bytes]:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from epp.prompts.large import is_large
 from epp.prompts.prompt import Api, TokenSource
 from epp.prompts.reader import PromptReader
+from epp.prompts.side_process import SideProcess
 from epp.settings import Settings
 
 USER = {"role": "user", "content": "Say it, please."}
@@ -133,3 +134,24 @@ async def test_no_body_costs_the_event_loop_much(readers, name):
     assert thread_time() - start < 0.5
     assert request.size == len(body)
     assert isinstance(request.prompt.tokens, np.ndarray)
+
+
+async def test_a_large_body_whose_pick_needs_no_tokens_is_understood_and_not_rendered(readers):
+    _, beside = readers
+    jobs = []
+    body = padded({"model": "m", "stream": True, "messages": [USER] * 40})
+    process = beside._process
+
+    async def counted(job, data=b""):
+        jobs.append(type(job).__name__)
+        return await SideProcess.answer(process, job, data)
+
+    process.answer = counted
+    try:
+        request = await beside.read(
+            path="/v1/chat/completions", content_type="", body=body, request_id="r", tokens=False
+        )
+    finally:
+        del process.answer
+    assert jobs == ["Understand"]
+    assert (request.api, request.model, request.stream, len(request.prompt.tokens)) == (Api.CHAT, "m", True, 0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from time import thread_time
 
 import pytest
 from aiohttp import web
@@ -11,6 +12,7 @@ from epp.prompts.model import WithoutTokensError
 from epp.prompts.prompt import Api, Media, TokenSource
 from epp.prompts.reader import PromptReader
 from epp.prompts.render_service import RenderService, RenderServiceLimits
+from epp.prompts.side_process import SideProcess
 from epp.settings import Settings, SettingsError
 
 RENDER = "/v1/chat/completions/render"
@@ -23,7 +25,7 @@ async def serve():
     runners = []
 
     async def start(answer):
-        app = web.Application()
+        app = web.Application(client_max_size=1 << 26)
         app.router.add_post("/{path:.*}", answer)
         runner = web.AppRunner(app)
         await runner.setup()
@@ -39,15 +41,17 @@ async def serve():
 @pytest.fixture
 async def make():
     services = []
+    process = SideProcess(30.0)
 
     def one(*targets, **limits):
-        service = RenderService(lambda: targets, RenderServiceLimits(**({"budget_seconds": 30.0} | limits)))
+        service = RenderService(lambda: targets, RenderServiceLimits(**({"budget_seconds": 30.0} | limits)), process)
         services.append(service)
         return service
 
     yield one
     for service in services:
         await service.stop()
+    process.close()
 
 
 def answering(document, seen=None):
@@ -153,6 +157,7 @@ async def test_a_refused_request_is_no_fault_of_the_worker(serve, make):
         [],
         5,
         {"token_ids": [-1]},
+        {"token_ids": [1 << 40]},
         {"token_ids": "x"},
         {"token_ids": [1], "features": {"mm_hashes": {"image": [None]}, "mm_placeholders": {"image": [{"offset": 0}]}}},
     ],
@@ -161,6 +166,41 @@ async def test_a_strange_answer_gives_no_tokens(serve, make, document):
     service = make(await serve(answering(document)))
     with pytest.raises(WithoutTokensError, match="render_failed"):
         await service.tokens(Api.CHAT, BODY)
+
+
+async def test_a_large_answer_is_read_beside_and_costs_the_event_loop_little(serve, make):
+    """Processor time of the loop's thread; the engine of this test runs in it too, so its share is measured apart."""
+    features = {"mm_hashes": {"image": ["h"]}, "mm_placeholders": {"image": [{"offset": 7}]}}
+    ids = list(range(100_000, 1_100_000))
+    whole = json.dumps({"token_ids": ids, "features": features}).encode()
+
+    async def answer(request):
+        return web.Response(body=whole, content_type="application/json")
+
+    service = make(await serve(answer))
+    await service.tokens(Api.CHAT, BODY)  # starts the process beside
+    start = thread_time()
+    rendered = await service.tokens(Api.CHAT, BODY)
+    assert thread_time() - start < 0.1
+    assert rendered.tokens.tolist() == ids
+    assert rendered.media == (Media("h", 7),)
+
+
+async def test_a_large_answer_without_ids_gives_no_tokens_and_counts_against_the_worker(serve, make):
+    asked = []
+    service = make(await serve(answering({"tokens": ["x"] * 100_000}, asked)), failures=1, rest_seconds=600)
+    for _ in range(2):
+        with pytest.raises(WithoutTokensError, match="render_failed"):
+            await service.tokens(Api.CHAT, BODY)
+    assert len(asked) == 1
+
+
+async def test_a_large_body_arrives_whole(serve, make):
+    seen = []
+    body = json.dumps({"messages": [], "x": "é" * 500_000}).encode()
+    service = make(await serve(answering({"tokens": [1]}, seen)))
+    await service.tokens(Api.CHAT, memoryview(bytearray(body)))
+    assert seen == [(RENDER, body)]
 
 
 async def test_an_endless_answer_is_cut_off(serve, make):
