@@ -7,7 +7,7 @@ PYTHON ?= python3
 RUN := .venv/bin/
 ARGS ?=
 
-.PHONY: help setup envoy demo bench robustness soak kubeserver test test-engines manifests-check check format protos settings-doc lock clean
+.PHONY: help setup envoy demo bench robustness policies collapse soak kubeserver test test-engines manifests-check check format protos settings-doc lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -36,6 +36,12 @@ bench: setup envoy ## run the benchmarks: JSON lines on stdout, a table on stder
 
 robustness: setup ## the default policy under hard conditions; writes the table into docs/scheduling.md
 	@$(RUN)python -m benchmarks.robustness --write
+
+policies: setup ## policies beside each other on the public traces, minutes; writes the table into docs/scheduling.md
+	@$(RUN)python -m benchmarks.policies --write
+
+collapse: setup ## the most uneven spread of any setting, ten minutes; writes the table into docs/scheduling.md
+	@$(RUN)python -m benchmarks.collapse --write
 
 soak: setup envoy ## many requests through Envoy with clients that leave (REQUESTS=100000 TRANSPORT=grpcio)
 	@$(RUN)python -m tests.soak --requests $(or $(REQUESTS),100000) --transport $(or $(TRANSPORT),grpcio) $(ARGS)

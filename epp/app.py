@@ -49,6 +49,7 @@ from epp.scheduling.load_reports import LoadReports
 from epp.scheduling.models import Models
 from epp.scheduling.policies import Policies, disaggregation_from, policies_from
 from epp.scheduling.policy import Policy
+from epp.scheduling.pushed_load import PushedLoad
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.shadow import Shadowed, ShadowMetrics
 from epp.scheduling.suspicion import Suspicion
@@ -164,6 +165,8 @@ class App:
             self.registry,
             per_second=settings.signs_of_life_per_second,
         )
+        ask_seconds = settings.kv_discover_seconds if settings.kv_discover else None
+        self.pushed_load = PushedLoad(self.pool, self.engine_metrics, time.monotonic, ask_seconds=ask_seconds)
         self.fidelity = Fidelity(self.pool, self.registry, self.knowledge.evidence)
         self.estimates = Estimates(self.scheduler.load, self.registry)
         self.comparison = Comparison(self.registry) if shadow else None
@@ -309,6 +312,9 @@ class App:
         if settings.signs_of_life_per_second and self.comparison is None:
             await self.vigil.start()
             parts.push_async_callback(self.vigil.stop)
+        if settings.pushed_load:
+            await self.pushed_load.start()
+            parts.push_async_callback(self.pushed_load.stop)
         parts.push_async_callback(self.suspects.stop)
         await listen("EPP_METRICS_PORT", metrics.start(), metrics.stop, parts)
         await listen("EPP_ADMIN_PORT", admin.start(), admin.stop, parts)

@@ -411,6 +411,11 @@ class EngineMetricsSettings(BaseModel):
     metrics_stale_seconds: float = _setting(
         6.0, "Age at which metrics neither help nor harm an endpoint any more.", gt=0, le=3600
     )
+    pushed_load: bool = _setting(
+        True,
+        "Whether to follow SGLang's load channel (--load-publish-endpoint), on the ports that endpoints name; with "
+        "EPP_KV_DISCOVER, engines without one are asked for it.",
+    )
     metrics_cpu_budget: float = _setting(
         0.03, "Share of a core that reading metrics may cost; beyond it they are read less often.", gt=0, le=1
     )

@@ -46,6 +46,8 @@ class Endpoint:
     replay_port: int | None = None
     metrics_port: int | None = None
     """Port of `/metrics`; None: the serving port."""
+    load_port: int | None = None
+    """Port on which SGLang's rank publishes its load; None: not known."""
     block_size: int | None = None
     """Tokens per KV block where it differs from the pool's setting."""
     instance_id: int | None = None

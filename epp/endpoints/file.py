@@ -36,6 +36,7 @@ class _Entry(BaseModel):
     replay_port: _Port | None = None
     event_ranks: Annotated[int, Field(ge=1, le=1024)] = 1
     metrics_port: _Port | None = None
+    load_port: _Port | None = None
     block_size: Annotated[int, Field(ge=1, le=65536)] | None = None
     dynamo_pod: _Name | None = None
     dynamo_instance_id: Annotated[int, Field(ge=0, lt=2**64)] | None = None
@@ -62,7 +63,7 @@ class _Entry(BaseModel):
     def _consistent(self) -> Self:
         if self.dynamo_pod is not None and self.dynamo_instance_id is not None:
             raise ValueError("dynamo_pod and dynamo_instance_id exclude each other")
-        for field in ("events_port", "replay_port"):
+        for field in ("events_port", "replay_port", "load_port"):
             first = getattr(self, field)
             ranks = len(self.ports) - 1 + self.event_ranks
             if first is not None and first + ranks - 1 > _MAX_PORT:
@@ -86,6 +87,7 @@ class _Entry(BaseModel):
                 replay_port=None if self.replay_port is None else self.replay_port + i,
                 event_ranks=self.event_ranks,
                 metrics_port=self.metrics_port,
+                load_port=None if self.load_port is None else self.load_port + i,
                 block_size=self.block_size,
                 instance_id=self._instance_id(),
             )

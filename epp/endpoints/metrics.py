@@ -68,6 +68,9 @@ class EngineMetrics:
         self._stale = stale_seconds
         self._values: NDArray[np.float64] = np.zeros((3, 0))
         self._at: NDArray[np.float64] = np.zeros(0)
+        """When anything was told."""
+        self._page_at: NDArray[np.float64] = np.zeros(0)
+        """When a whole page was read: only it says whether the engine moves."""
         self._moved_at: NDArray[np.float64] = np.zeros(0)
         self._samples: dict[int, EngineSample] = {}
         self._failures: dict[int, tuple[int, str]] = {}
@@ -79,6 +82,7 @@ class EngineMetrics:
         if missing > 0:
             self._values = np.concatenate([self._values, np.full((3, missing), np.nan)], axis=1)
             self._at = np.append(self._at, np.full(missing, -np.inf))
+            self._page_at = np.append(self._page_at, np.full(missing, -np.inf))
             self._moved_at = np.append(self._moved_at, np.full(missing, np.inf))
         self.leave(column, _endpoint)
 
@@ -86,7 +90,7 @@ class EngineMetrics:
         """Forget what was read."""
         self._seen = None
         self._values[:, column] = np.nan
-        self._at[column] = -np.inf
+        self._at[column] = self._page_at[column] = -np.inf
         self._moved_at[column] = np.inf
         self._samples.pop(column, None)
         self._failures.pop(column, None)
@@ -95,18 +99,20 @@ class EngineMetrics:
         """A reading came in."""
         for row, value in enumerate((sample.queued, sample.running, sample.kv_used)):
             self._values[row, column] = np.nan if value is None else value
-        self._at[column] = now
+        self._at[column] = self._page_at[column] = now
         last = self._samples.get(column)
         if last is None or sample.progress is None or sample.progress != last.progress or not sample.queued:
             self._moved_at[column] = now
         self._samples[column] = sample
         self._failures.pop(column, None)
 
-    def note_load(self, column: int, *, queued: float | None, kv_used: float | None, now: float) -> None:
+    def note_load(
+        self, column: int, *, queued: float | None, kv_used: float | None, now: float, running: float | None = None
+    ) -> None:
         """An engine told a part by another way than its metrics page; the rest stays as fresh as it was."""
         if now - self._at[column] > self._stale:
             self._values[:, column] = np.nan
-        for row, value in ((0, queued), (2, kv_used)):
+        for row, value in enumerate((queued, running, kv_used)):
             if value is not None:
                 self._values[row, column] = value
         self._at[column] = now
@@ -150,7 +156,7 @@ class EngineMetrics:
 
     def stalled(self, columns: NDArray[np.intp], seconds: float, now: float) -> list[int]:
         """Positions in `columns` whose engine says freshly that work is queued but nothing moves since `seconds`."""
-        fresh = now - self._at[columns] <= self._stale
+        fresh = now - self._page_at[columns] <= self._stale
         return [int(i) for i in (fresh & (now - self._moved_at[columns] >= seconds)).nonzero()[0]]
 
     def status(self, column: int, now: float) -> EngineStatus:

@@ -56,7 +56,7 @@ async def discover(endpoint: Endpoint, timeout_seconds: float) -> list[Source]:
     for path, understand in questions:
         try:
             async with asyncio.timeout(timeout_seconds):
-                answer = await _get(endpoint, path)
+                answer = await ask(endpoint, path)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             continue
         sources = understood(understand, endpoint, answer)
@@ -111,8 +111,8 @@ def _port(zmq_endpoint: str | None) -> int | None:
     return int(port) if port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= 65535 else None
 
 
-async def _get(endpoint: Endpoint, path: str) -> bytes:
-    """The body of a 200 answer; empty for any other."""
+async def ask(endpoint: Endpoint, path: str) -> bytes:
+    """The body of a 200 answer; empty for any other. Raises OSError or asyncio.IncompleteReadError."""
     reader, writer = await asyncio.open_connection(endpoint.address, endpoint.port, limit=MAX_ANSWER_BYTES)
     try:
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {endpoint.host_port}\r\nAccept: application/json\r\n\r\n".encode())

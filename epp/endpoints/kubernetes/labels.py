@@ -13,6 +13,8 @@ REPLAY_PORT = "epp.replay-port"
 EVENT_RANKS = "epp.event-ranks"
 """Ranks behind each target port that publish KV events, on its events port and the ports that follow it."""
 METRICS_PORT = "epp.metrics-port"
+LOAD_PORT = "epp.load-port"
+"""Port on which SGLang's first rank publishes its load; the n-th rank publishes on this port plus n."""
 BLOCK_SIZE = "epp.block-size"
 
 LLMD_ROLE = "llm-d.ai/role"

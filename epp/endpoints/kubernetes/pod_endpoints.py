@@ -57,6 +57,7 @@ def _endpoint(facts: "_Facts", defaults: Defaults, address: str, rank: int, port
     # The engines of Dynamo's workers publish to their own process only, so no default port is theirs.
     events = facts.number(names.EVENTS_PORT, None if is_dynamo else defaults.events_port)
     replay = facts.number(names.REPLAY_PORT, None if is_dynamo else defaults.replay_port)
+    load = facts.number(names.LOAD_PORT, None)
     name = pod.metadata.name
     return Endpoint(
         name=name if ranks == 1 or is_dynamo else f"{name}-rank-{rank}",
@@ -73,6 +74,7 @@ def _endpoint(facts: "_Facts", defaults: Defaults, address: str, rank: int, port
         replay_port=None if replay is None else replay + rank,
         event_ranks=min(facts.number(names.EVENT_RANKS, None) or 1, _MAX_EVENT_RANKS),
         metrics_port=facts.number(names.METRICS_PORT, None),
+        load_port=None if load is None else load + rank,
         block_size=facts.number(names.BLOCK_SIZE, None),
         instance_id=dynamo.instance_id(name) if is_dynamo else None,
     )
