@@ -73,7 +73,7 @@ class Discovery:
             if settings.pool_name and settings.inference_policies:
                 self.policies = PolicyFeed(cluster, settings.pool_name)
         for feed in self._feeds:
-            self._membership.add_source(feed.endpoints)
+            self._membership.add_source(feed)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -113,6 +113,7 @@ class Discovery:
                 _log.info("waiting for endpoints", missing=missing)
             await asyncio.sleep(LOOK_SECONDS)
             waited += LOOK_SECONDS
+        self._membership.settle()
 
     def status(self) -> DiscoveryStatus:
         """The section for `/status`."""

@@ -8,6 +8,10 @@ from typing import NewType
 HostPort = NewType("HostPort", str)
 """`ip:port`, an IPv6 address in brackets: the form of the destination header (protocol rule P8)."""
 
+HTTP = "http"
+H2C = "kubernetes.io/h2c"
+"""Values of `spec.appProtocol` of an InferencePool: HTTP/1.1, and HTTP/2 without TLS."""
+
 
 class Role(StrEnum):
     """What a worker does for a request."""
@@ -38,6 +42,13 @@ class Endpoint:
     rank: int = 0
     roles: frozenset[Role] = frozenset({Role.DECODE, Role.PREFILL})
     engine: str = "vllm"
+    app_protocol: str = HTTP
+    """What the gateway speaks to it: HTTP or H2C, as the pool says."""
+    weight: float = 1.0
+    """0..1: beside workers of weight 1, the share of the requests that consider it.
+
+    0: picked only when nothing else is left.
+    """
     labels: Mapping[str, str] = field(default_factory=dict)
     events_port: int | None = None
     """Port of the rank's own ZMQ publisher; None: no KV events from here."""

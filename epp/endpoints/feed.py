@@ -1,13 +1,17 @@
 """What every way of learning endpoints has in common."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.source import Source
 
-Changed = Callable[[], None]
-"""Called by a feed when its endpoints are other ones than before."""
+
+class Changed(Protocol):
+    """Called by a feed when its endpoints are other ones than before."""
+
+    def __call__(self, places: Iterable[HostPort] | None = None) -> None:
+        """They differ at `places` only; None: anywhere."""
 
 
 class Feed(Protocol):
@@ -19,6 +23,9 @@ class Feed(Protocol):
 
     def endpoints(self) -> Iterable[Endpoint]:
         """All endpoints as they are now; after a failure, as they were last known."""
+
+    def at(self, place: HostPort) -> Endpoint | None:
+        """The one of them at `place`."""
 
     def problem(self) -> str:
         """What it lacks that only a person can mend, in words; empty when nothing."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -38,6 +38,8 @@ class _Entry(BaseModel):
     metrics_port: _Port | None = None
     load_port: _Port | None = None
     block_size: Annotated[int, Field(ge=1, le=65536)] | None = None
+    weight: Annotated[float, Field(ge=0, le=1, strict=False)] = 1.0
+    app_protocol: Literal["http", "kubernetes.io/h2c"] = "http"
     dynamo_pod: _Name | None = None
     dynamo_instance_id: Annotated[int, Field(ge=0, lt=2**64)] | None = None
 
@@ -81,6 +83,8 @@ class _Entry(BaseModel):
                 rank=self.rank + i,
                 roles=ROLES[self.role],
                 engine=self.engine,
+                app_protocol=self.app_protocol,
+                weight=self.weight,
                 labels=self.labels,
                 # vLLM gives each data-parallel rank the configured port plus the rank.
                 events_port=None if self.events_port is None else self.events_port + i,

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.feed import Changed
 from epp.endpoints.file import read_endpoints
 from epp.endpoints.source import Source, SourceMetrics
@@ -33,6 +33,10 @@ class FileFeed:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """The endpoints of the last good file."""
         return self._endpoints
+
+    def at(self, place: HostPort) -> Endpoint | None:
+        """The one of them at `place`."""
+        return next((endpoint for endpoint in self._endpoints if endpoint.host_port == place), None)
 
     def problem(self) -> str:
         """A file that is wrong now shows as a failing source; its last good state serves."""

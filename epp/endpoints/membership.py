@@ -1,12 +1,13 @@
 """Who may be picked: what discovery says exists, as one change of the pool per turn of the event loop."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
+from typing import Protocol
 
 import structlog
 
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.pool import Pool
 
 _log = structlog.get_logger()
@@ -16,44 +17,79 @@ SHARE = 0.1
 """Of the event loop's time that may go into changes of the pool, as far as LONGEST_PAUSE allows."""
 
 
+class Members(Protocol):
+    """The endpoints of one source as they are now."""
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """All of them."""
+
+    def at(self, place: HostPort) -> Endpoint | None:
+        """The one at `place`."""
+
+
 class Membership:
     """Joins the endpoints of several sources into the pool.
 
     A source calls `changed`. The first change after a pause reaches the pool at the end of the same turn of the event
-    loop. Each change costs a look at all endpoints, so in a storm of changes the pool pauses: for ten times as long as
-    its last change took, some 5 ms for 1,000 endpoints, but never for so long that who left is picked much longer.
+    loop. In a storm of changes the pool pauses: for ten times as long as its last change took, but never for so long
+    that who left is picked much longer.
     """
 
     def __init__(self, pool: Pool, *, most: int) -> None:
         self._pool = pool
         self._most = most
-        self._sources: list[Callable[[], Iterable[Endpoint]]] = []
+        self._sources: list[Members] = []
         self._pending: asyncio.Handle | None = None
         self._overfull = False
         self._not_before = 0.0
+        self._places: set[HostPort] = set()
+        """Where something changed since the last change of the pool."""
+        self._anywhere = True
 
-    def add_source(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
-        """`endpoints()` gives all endpoints of one source as they are now; an earlier source wins an address."""
-        self._sources.append(endpoints)
+    def add_source(self, members: Members) -> None:
+        """Take in what `members` says as it is at each change; an earlier source wins a place."""
+        self._sources.append(members)
 
-    def changed(self) -> None:
-        """Some source has other endpoints than before."""
+    def changed(self, places: Iterable[HostPort] | None = None) -> None:
+        """Some source has other endpoints than before, at `places` only; None: anywhere."""
+        if places is None:
+            self._anywhere = True
+        else:
+            self._places.update(places)
         if self._pending is None:
             loop = asyncio.get_running_loop()
             soon = self._not_before <= loop.time()
             self._pending = loop.call_soon(self.apply) if soon else loop.call_at(self._not_before, self.apply)
 
+    def settle(self) -> None:
+        """Bring the pool up to date now if a change waits."""
+        if self._pending is not None:
+            self._pending.cancel()
+            self.apply()
+
     def apply(self) -> None:
         """Bring the pool up to date now."""
         begun = monotonic()
         self._pending = None
-        endpoints = [endpoint for source in self._sources for endpoint in source()]
-        if len(self._sources) > 1:
-            by_place = {endpoint.host_port: endpoint for endpoint in reversed(endpoints)}
-            endpoints = [endpoint for endpoint in endpoints if by_place[endpoint.host_port] is endpoint]
-        self._pool.replace(self._bounded(endpoints))
+        if self._anywhere or self._overfull or len(self._pool) + len(self._places) > self._most:
+            self._pool.replace(self._bounded(self._all()))
+        else:
+            self._pool.change({place: self._at(place) for place in self._places})
+        self._places.clear()
+        self._anywhere = False
         pause = min((monotonic() - begun) / SHARE, LONGEST_PAUSE)
         self._not_before = asyncio.get_running_loop().time() + pause
+
+    def _at(self, place: HostPort) -> Endpoint | None:
+        found = (source.at(place) for source in self._sources)
+        return next((endpoint for endpoint in found if endpoint is not None), None)
+
+    def _all(self) -> Sequence[Endpoint]:
+        endpoints: dict[HostPort, Endpoint] = {}
+        for source in self._sources:
+            for endpoint in source.endpoints():
+                endpoints.setdefault(endpoint.host_port, endpoint)
+        return list(endpoints.values())
 
     def _bounded(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:
         overfull = len(endpoints) > self._most

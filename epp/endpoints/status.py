@@ -16,6 +16,8 @@ class EndpointStatus:
     roles: tuple[str, ...]
     rank: int
     engine: str
+    app_protocol: str
+    weight: float
     uid: str
     generation: int
     instance_id: int | None
@@ -43,6 +45,8 @@ def _endpoint_status(endpoint: Endpoint) -> EndpointStatus:
         roles=tuple(sorted(endpoint.roles)),
         rank=endpoint.rank,
         engine=endpoint.engine,
+        app_protocol=endpoint.app_protocol,
+        weight=endpoint.weight,
         uid=endpoint.uid,
         generation=endpoint.generation,
         instance_id=endpoint.instance_id,

@@ -1,5 +1,6 @@
-"""Who may be picked: by role, by what the gateway allows, by what looks dead."""
+"""Who may be picked: by role, by what the gateway allows, by what looks dead, by weight."""
 
+import random
 from collections.abc import Callable, Collection, Sequence
 
 from epp.endpoints.endpoint import Endpoint, HostPort, Role
@@ -13,13 +14,18 @@ class NoEndpointError(Exception):
 class Eligible:
     """Positions in a snapshot; those of each role are worked out once for each change of the pool."""
 
-    def __init__(self, suspended: Callable[[], Collection[HostPort]] = frozenset) -> None:
+    def __init__(
+        self, suspended: Callable[[], Collection[HostPort]] = frozenset, draw: Callable[[], float] = random.random
+    ) -> None:
         self._suspended = suspended
+        self._draw = draw
+        """A random number in [0, 1)."""
         self._snapshot: PoolSnapshot | None = None
         self._decode: Sequence[int] = ()
         self._prefill: Sequence[int] = ()
         self._encode: Sequence[int] = ()
         self._several_ranks: frozenset[int] = frozenset()
+        self._weighted = False
         self.split = False
         """Whether prefill and decoding have workers of their own, in the pool of the last `decode`."""
 
@@ -51,6 +57,7 @@ class Eligible:
         if snapshot is self._snapshot:
             return
         self._snapshot = snapshot
+        self._weighted = any(endpoint.weight != 1.0 for endpoint in snapshot.endpoints)
         roles = [endpoint.roles for endpoint in snapshot.endpoints]
         decode = [i for i, each in enumerate(roles) if Role.DECODE in each]
         self._decode = range(len(roles)) if len(decode) == len(roles) else decode
@@ -61,14 +68,24 @@ class Eligible:
         self._several_ranks = frozenset(one for one in set(ids) if ids.count(one) > 1) if ids else frozenset()
 
     def _fresh(self, snapshot: PoolSnapshot, allowed: Sequence[int], avoid: Collection[HostPort]) -> Sequence[int]:
-        """Neither suspended nor avoided ones while others are left."""
+        """Neither suspended nor avoided ones while others are left, and of these who is considered this time."""
         suspended = self._suspended()
         if not suspended and not avoid:
-            return allowed
+            return self._considered(snapshot, allowed)
         for shunned in ({*avoid, *suspended}, suspended, avoid):
             if left := [i for i in allowed if snapshot.endpoints[i].host_port not in shunned]:
-                return left
-        return allowed
+                return self._considered(snapshot, left)
+        return self._considered(snapshot, allowed)
+
+    def _considered(self, snapshot: PoolSnapshot, allowed: Sequence[int]) -> Sequence[int]:
+        """Each endpoint for the share of the requests that its weight is of the greatest weight among them."""
+        if not self._weighted:
+            return allowed
+        weights = [snapshot.endpoints[i].weight for i in allowed]
+        most = max(weights, default=0.0)
+        if most == 0.0:
+            return allowed
+        return [i for i, weight in zip(allowed, weights, strict=True) if weight == most or self._draw() * most < weight]
 
 
 def _named(endpoint: Endpoint, subset: Collection[str]) -> bool:

@@ -13,6 +13,7 @@ from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.kubernetes.client import NoClusterError
 from epp.endpoints.membership import Membership
 from epp.endpoints.pool import Pool
+from epp.endpoints.static_feed import StaticFeed
 from epp.settings import EndpointsSettings, SettingsError
 from tests.waiting import until
 
@@ -111,7 +112,7 @@ async def test_changes_of_one_turn_are_one_change_of_the_pool():
     pool = Pool()
     membership = Membership(pool, most=10)
     endpoints = [Endpoint(name=f"w{i}", address="10.0.0.1", port=i) for i in range(1, 6)]
-    membership.add_source(lambda: endpoints)
+    membership.add_source(StaticFeed(tuple(endpoints)))
     before = pool.snapshot().version
     for _ in range(100):
         membership.changed()
@@ -123,6 +124,7 @@ async def test_changes_of_one_turn_are_one_change_of_the_pool():
 async def test_endpoints_beyond_the_bound_are_left_out():
     pool = Pool()
     membership = Membership(pool, most=3)
-    membership.add_source(lambda: [Endpoint(name=f"w{i}", address="10.0.0.1", port=i) for i in range(1, 6)])
+    endpoints = tuple(Endpoint(name=f"w{i}", address="10.0.0.1", port=i) for i in range(1, 6))
+    membership.add_source(StaticFeed(endpoints))
     membership.apply()
     assert [endpoint.name for endpoint in pool.snapshot().endpoints] == ["w1", "w2", "w3"]

@@ -39,8 +39,11 @@ def test_each_port_of_an_entry_is_a_rank_with_its_own_event_port():
 
 def test_all_fields():
     (endpoint,) = parse(
-        ONE | {"role": "prefill", "engine": "sglang", "labels": {"zone": "x"}, "block_size": 64, "uid": "u"},
+        ONE
+        | {"role": "prefill", "engine": "sglang", "labels": {"zone": "x"}, "block_size": 64, "uid": "u"}
+        | {"weight": 0.5, "app_protocol": "kubernetes.io/h2c", "event_ranks": 2},
     )
+    assert (endpoint.weight, endpoint.app_protocol, endpoint.event_ranks) == (0.5, "kubernetes.io/h2c", 2)
     assert endpoint.roles == {Role.PREFILL}
     assert (endpoint.engine, endpoint.labels, endpoint.block_size, endpoint.uid) == ("sglang", {"zone": "x"}, 64, "u")
 
@@ -57,6 +60,8 @@ def test_dynamo_workers_are_named_by_pod_or_by_id():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"weight": 2}, "weight: input should be less than or equal to 1, not 2"),
+        ({"app_protocol": "h3"}, "app_protocol: input should be 'http' or 'kubernetes.io/h2c', not 'h3'"),
         ({"address": "worker.local"}, r"address: expected an IPv4 or IPv6 address; gateways .*, not 'worker.local'"),
         ({"address": "0.0.0.0"}, r"address: expected the address of one host"),
         ({"address": "fe80::1%eth0"}, r"address: expected the address of one host"),

@@ -4,7 +4,7 @@ import pytest
 
 from epp.endpoints.endpoint import Role
 from epp.endpoints.kubernetes.cluster import Defaults
-from epp.endpoints.kubernetes.inference_pool import PoolSpecError, pool_spec
+from epp.endpoints.kubernetes.inference_pool import PoolSpec, PoolSpecError, pool_spec
 from epp.endpoints.kubernetes.pod_endpoints import pod_endpoints
 from epp.settings import PodReadiness
 from tests.endpoints.kube import pod, pool
@@ -14,7 +14,7 @@ DYNAMO = {"nvidia.com/dynamo-namespace": "ns", "nvidia.com/dynamo-component-clas
 
 
 def offered(made, ports=(8000,), defaults=PLAIN):
-    return pod_endpoints(made, ports, defaults).endpoints
+    return pod_endpoints(made, PoolSpec({}, ports), defaults).endpoints
 
 
 def test_a_ready_pod_offers_each_target_port():
@@ -49,14 +49,14 @@ def test_active_ports_keep_their_rank():
     made = pod(annotations={"inference.networking.k8s.io/active-ports": "8001, 9999"})
     (endpoint,) = offered(made, (8000, 8001))
     assert (endpoint.name, endpoint.port, endpoint.rank) == ("a-rank-1", 8001, 1)
-    remarks = pod_endpoints(made, (8000, 8001), PLAIN).remarks
+    remarks = pod_endpoints(made, PoolSpec({}, (8000, 8001)), PLAIN).remarks
     assert any("no target port of the pool: 9999" in remark for remark in remarks)
 
 
 def test_a_port_that_no_container_declares_is_used_with_a_remark():
     made = pod(ports=(("", 8300),))
     assert [endpoint.port for endpoint in offered(made)] == [8000]
-    assert pod_endpoints(made, (8000,), PLAIN).remarks == ("no container declares port 8000",)
+    assert pod_endpoints(made, PoolSpec({}, (8000,)), PLAIN).remarks == ("no container declares port 8000",)
 
 
 @pytest.mark.parametrize(
@@ -90,18 +90,47 @@ def test_annotations_describe_the_worker():
         "epp.replay-port": "6100",
         "epp.metrics-port": "9400",
         "epp.block-size": "64",
+        "epp.event-ranks": "4",
+        "epp.weight": "0.25",
     }
     (endpoint,) = offered(pod(annotations=annotations, labels={"epp.block-size": "32"}))
     assert endpoint.engine == "sglang"
     assert (endpoint.events_port, endpoint.replay_port, endpoint.metrics_port) == (6000, 6100, 9400)
-    assert endpoint.block_size == 64
+    assert (endpoint.block_size, endpoint.event_ranks, endpoint.weight) == (64, 4, 0.25)
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("8", 8), ("1024", 1024), ("60000", 1024), ("0", 1), ("x", 1)])
+def test_the_number_of_ranks_that_publish_is_bounded(text, ranks):
+    (endpoint,) = offered(pod(annotations={"epp.event-ranks": text}))
+    assert endpoint.event_ranks == ranks
+
+
+@pytest.mark.parametrize(("text", "weight"), [("0", 0.0), ("1", 1.0), ("0.5", 0.5), (".5", 0.5), ("1.0", 1.0)])
+def test_a_weight_is_a_share(text, weight):
+    assert offered(pod(labels={"epp.weight": text}))[0].weight == weight
+
+
+@pytest.mark.parametrize("text", ["", "2", "-1", "nan", "1e-3", "0,5", "0.1234567890123456789", "\u0661"])
+def test_a_weight_that_makes_no_sense_is_ignored_with_a_remark(text):
+    made = pod(annotations={"epp.weight": text})
+    assert offered(made)[0].weight == 1.0
+    assert "epp.weight" in pod_endpoints(made, PoolSpec({}, (8000,)), PLAIN).remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "known"), [({}, "http"), ({"appProtocol": "kubernetes.io/h2c"}, "kubernetes.io/h2c")]
+)
+def test_the_protocol_of_the_pool_is_that_of_its_endpoints(given, known):
+    spec = pool_spec(pool({"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}]} | given))
+    (endpoint,) = pod_endpoints(pod(), spec, PLAIN).endpoints
+    assert endpoint.app_protocol == known
 
 
 @pytest.mark.parametrize("value", ["", "no", "0", "70000", "-1", "5557 "])
 def test_a_value_that_makes_no_sense_is_ignored_with_a_remark(value):
     made = pod(annotations={"epp.events-port": value})
     assert offered(made)[0].events_port == 5557
-    assert "expected a number" in pod_endpoints(made, (8000,), PLAIN).remarks[0]
+    assert "expected a number" in pod_endpoints(made, PoolSpec({}, (8000,)), PLAIN).remarks[0]
 
 
 @pytest.mark.parametrize("label", ["llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type", "epp.engine"])
@@ -119,7 +148,7 @@ def test_dynamo_workers_are_reached_at_the_port_named_http():
 
 def test_a_dynamo_worker_without_sidecar_is_not_routable():
     made = pod(labels=DYNAMO, ports=(("system", 9090),))
-    result = pod_endpoints(made, (8000,), PLAIN)
+    result = pod_endpoints(made, PoolSpec({}, (8000,)), PLAIN)
     assert result.endpoints == ()
     assert "no container port is named http" in result.remarks[0]
 

@@ -50,8 +50,9 @@ def test_the_endpoints_are_those_of_a_set_that_saw_only_the_last_state(history):
         else:
             model = {made.metadata.name: made for made in value}
             changed = seen.apply(Listed(tuple(value)))
+        assert all(seen.at(e.host_port) == e for e in seen.endpoints())
         by_place = sorted(seen.endpoints(), key=lambda endpoint: endpoint.host_port)
-        assert changed == (by_place != sorted(before, key=lambda endpoint: endpoint.host_port))
+        assert bool(changed) == (by_place != sorted(before, key=lambda endpoint: endpoint.host_port))
     fresh = PodSet(DEFAULTS)
     fresh.respecify(spec)
     fresh.apply(Listed(tuple(model.values())))

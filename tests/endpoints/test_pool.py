@@ -79,6 +79,31 @@ def test_columns_stay_few(first, second):
     assert all(column < max(len(first), len(second)) for column in pool.snapshot().columns)
 
 
+@settings(max_examples=50)
+@given(st.lists(pools, max_size=5))
+def test_changes_at_some_places_lead_where_a_new_list_leads(steps):
+    pool, whole = Pool(), Pool()
+    listeners = Listeners(pool)
+    for wanted in steps:
+        there = {endpoint.host_port: endpoint for endpoint in wanted}
+        pool.change({place: there.get(place) for place in (*pool.snapshot().position, *there)})
+        whole.replace(wanted)
+        by_place = [{e.host_port: e for e in each.snapshot().endpoints} for each in (pool, whole)]
+        assert by_place[0] == by_place[1] == there
+        owners = dict(zip(pool.snapshot().columns.tolist(), pool.snapshot().endpoints, strict=True))
+        assert {c: e.incarnation for c, e in owners.items()} == {c: e.incarnation for c, e in listeners.owners.items()}
+        assert len(pool) == len(wanted)
+
+
+def test_what_changes_nothing_makes_no_new_snapshot():
+    pool = Pool()
+    worker = Endpoint(name="a", address="10.0.0.1", port=8000)
+    pool.replace([worker])
+    before = pool.snapshot()
+    pool.change({worker.host_port: worker, "10.0.0.9:1": None})
+    assert pool.snapshot() is before
+
+
 def test_a_restarted_worker_at_the_same_place_is_another_one():
     pool = Pool()
     left = []

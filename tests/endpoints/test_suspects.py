@@ -5,6 +5,7 @@ import socket
 import time
 from contextlib import suppress
 
+import grpc.aio
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -103,6 +104,14 @@ async def test_who_accepts_and_stays_silent_is_dead_and_any_word_is_life(word: b
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         assert await answers(endpoint(server.sockets[0].getsockname()[1])) is alive
         await over.wait()
+
+
+async def test_who_speaks_only_http2_lives():
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    assert await answers(endpoint(port))
+    await server.stop(None)
 
 
 async def test_who_closes_as_it_dies_is_dead():

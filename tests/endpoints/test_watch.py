@@ -178,7 +178,8 @@ async def test_a_continue_token_that_expired_begins_the_list_anew(script: Script
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
 async def test_refusals_are_told_and_retried(script: Script, status: int):
     script.lists = [status, status, ["a"]] if status != 401 else [401, 401, ["a"]]
+    script.watches = [[{"type": "ADDED", "object": named("b")}]]
     source = Source("pods")
-    assert await changes(script, 1, source) == [["a"]]
+    assert await changes(script, 2, source) == [["a"], "+b"]
     assert source.failures >= 1
     assert source.error == ""

@@ -89,7 +89,6 @@ async def _sources(discovery: Discovery) -> list[Finding]:
         reasons = [source.error for source in discovery.status().sources if source.error]
         what = "still waiting for " + ", ".join(discovery.waiting_for()) + (f": {reasons[0]}" if reasons else "")
         return [error("endpoints", what, "mend what it waits for; rights are in manifests/base/rbac.yaml")]
-    await asyncio.sleep(0)  # the pool follows the list at the end of a turn
     return []
 
 

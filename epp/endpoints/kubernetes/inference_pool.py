@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from epp.endpoints.endpoint import HTTP
 from epp.endpoints.kubernetes.objects import InferencePool
 
 GROUP = "inference.networking.k8s.io"
@@ -23,6 +24,7 @@ class PoolSpec:
 
     labels: Mapping[str, str]
     ports: tuple[int, ...]
+    app_protocol: str = HTTP
 
     def selector(self) -> str:
         """The label selector of an API request."""
@@ -41,7 +43,7 @@ def pool_spec(pool: InferencePool) -> PoolSpec:
         ports = (spec.target_port_number,)
     if not 1 <= len(set(ports)) == len(ports) <= MAX_PORTS or not all(1 <= port <= MAX_PORT for port in ports):
         raise PoolSpecError(f"spec.targetPorts: expected 1 to {MAX_PORTS} different ports, not {list(ports)}")
-    return PoolSpec(_labels(spec.selector or {}), ports)
+    return PoolSpec(_labels(spec.selector or {}), ports, spec.app_protocol or HTTP)
 
 
 def _labels(selector: Mapping[str, object]) -> dict[str, str]:

@@ -16,6 +16,8 @@ METRICS_PORT = "epp.metrics-port"
 LOAD_PORT = "epp.load-port"
 """Port on which SGLang's first rank publishes its load; the n-th rank publishes on this port plus n."""
 BLOCK_SIZE = "epp.block-size"
+WEIGHT = "epp.weight"
+"""A number from 0 to 1: the share of the requests that consider this worker beside workers of weight 1."""
 
 LLMD_ROLE = "llm-d.ai/role"
 LLMD_ENGINE = "llm-d.ai/engine-type"

@@ -81,6 +81,8 @@ class InferencePoolSpec(Struct, frozen=True):
     """v1."""
     target_port_number: int | None = None
     """v1alpha2."""
+    app_protocol: str | None = None
+    """v1; none given means HTTP/1.1."""
 
 
 class InferencePool(Struct, frozen=True):

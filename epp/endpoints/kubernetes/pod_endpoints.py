@@ -1,5 +1,6 @@
 """From a pod to its endpoints; no state, no I/O."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,11 +8,13 @@ from epp.endpoints import dynamo
 from epp.endpoints.endpoint import Endpoint, Role
 from epp.endpoints.kubernetes import labels as names
 from epp.endpoints.kubernetes.cluster import Defaults
+from epp.endpoints.kubernetes.inference_pool import PoolSpec
 from epp.endpoints.kubernetes.objects import Container, Pod
 from epp.endpoints.roles import ANY_ROLE, ROLES
 from epp.settings import PodReadiness
 
 MAX_PORT = 65535
+_SHARE = re.compile(r"0|1|1\.0{1,9}|0?\.[0-9]{1,9}", re.ASCII)
 _MAX_EVENT_RANKS = 1024
 
 
@@ -26,8 +29,8 @@ class PodEndpoints:
 NOTHING = PodEndpoints()
 
 
-def pod_endpoints(pod: Pod, ports: tuple[int, ...], defaults: Defaults) -> PodEndpoints:
-    """One endpoint per target port that serves on this pod; none unless the pod can serve."""
+def pod_endpoints(pod: Pod, spec: PoolSpec, defaults: Defaults) -> PodEndpoints:
+    """One endpoint per target port of `spec` that serves on this pod; none unless the pod can serve."""
     address = _address(pod, ipv6=defaults.ipv6)
     if not address or not _running(pod) or (defaults.readiness is PodReadiness.POD and not _ready(pod)):
         return NOTHING
@@ -39,11 +42,11 @@ def pod_endpoints(pod: Pod, ports: tuple[int, ...], defaults: Defaults) -> PodEn
             return PodEndpoints((), (remark,))
         ranks = {0: port}
     else:
-        ranks = facts.active(ports)
+        ranks = facts.active(spec.ports)
     serving = ranks
     if defaults.readiness is PodReadiness.CONTAINERS:
         serving = {rank: port for rank, port in ranks.items() if _container_ready(pod, port)}
-    endpoints = tuple(_endpoint(facts, defaults, address, rank, port, len(ports)) for rank, port in serving.items())
+    endpoints = tuple(_endpoint(facts, spec, defaults, address, rank, port) for rank, port in serving.items())
     return PodEndpoints(endpoints, (*dict.fromkeys(facts.remarks), *_undeclared(pod, ranks)))
 
 
@@ -52,7 +55,7 @@ def dynamo_worker(labels: Mapping[str, str]) -> bool:
     return names.DYNAMO_NAMESPACE in labels and labels.get(names.DYNAMO_CLASS, "worker") == "worker"
 
 
-def _endpoint(facts: "_Facts", defaults: Defaults, address: str, rank: int, port: int, ranks: int) -> Endpoint:
+def _endpoint(facts: "_Facts", spec: PoolSpec, defaults: Defaults, address: str, rank: int, port: int) -> Endpoint:
     pod, is_dynamo = facts.pod, facts.dynamo
     # The engines of Dynamo's workers publish to their own process only, so no default port is theirs.
     events = facts.number(names.EVENTS_PORT, None if is_dynamo else defaults.events_port)
@@ -60,7 +63,7 @@ def _endpoint(facts: "_Facts", defaults: Defaults, address: str, rank: int, port
     load = facts.number(names.LOAD_PORT, None)
     name = pod.metadata.name
     return Endpoint(
-        name=name if ranks == 1 or is_dynamo else f"{name}-rank-{rank}",
+        name=name if len(spec.ports) == 1 or is_dynamo else f"{name}-rank-{rank}",
         address=address,
         port=port,
         uid=pod.metadata.uid,
@@ -68,6 +71,8 @@ def _endpoint(facts: "_Facts", defaults: Defaults, address: str, rank: int, port
         rank=rank,
         roles=defaults.roles or facts.roles(),
         engine=facts.engine(),
+        app_protocol=spec.app_protocol,
+        weight=facts.weight(),
         labels=facts.labels,
         # vLLM gives each data-parallel rank the configured port plus the rank.
         events_port=None if events is None else events + rank,
@@ -125,6 +130,15 @@ class _Facts:
             return int(text)
         self.remarks.append(f"{name}={text!r}: expected a number from 1 to {MAX_PORT}; ignored")
         return default
+
+    def weight(self) -> float:
+        text = self._text(names.WEIGHT)
+        if text is None:
+            return 1.0
+        if _SHARE.fullmatch(text):
+            return float(text)
+        self.remarks.append(f"{names.WEIGHT}={text!r}: expected a number from 0 to 1, as in 0.5; taken as 1")
+        return 1.0
 
     def _text(self, name: str) -> str | None:
         return self.annotations.get(name, self.labels.get(name))

@@ -1,14 +1,15 @@
 """The pods of one pool and what they offer, kept up to date change by change; no I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 import structlog
 
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.kubernetes.cluster import Defaults
 from epp.endpoints.kubernetes.inference_pool import PoolSpec
 from epp.endpoints.kubernetes.objects import Pod
-from epp.endpoints.kubernetes.pod_endpoints import PodEndpoints, pod_endpoints
+from epp.endpoints.kubernetes.pod_endpoints import NOTHING, PodEndpoints, pod_endpoints
 from epp.endpoints.kubernetes.watch import Change, Listed, Put
 
 _log = structlog.get_logger()
@@ -22,6 +23,8 @@ class PodSet:
         self._spec: PoolSpec | None = None
         self._pods: dict[str, Pod] = {}
         self._offers: dict[str, PodEndpoints] = {}
+        self._claims: dict[HostPort, dict[str, Endpoint]] = {}
+        """What the pods offer at each place, by name of the pod."""
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -29,58 +32,78 @@ class PodSet:
     def respecify(self, spec: PoolSpec | None) -> None:
         """The pool asks for something else now; None: there is no pool."""
         self._spec = spec
-        self._offers = {name: self._offer(pod) for name, pod in self._pods.items()}
+        for name, pod in self._pods.items():
+            self._offer(name, pod)
 
-    def apply(self, change: Change[Pod]) -> bool:
-        """Take in a change of the pods; whether the endpoints changed by it."""
+    def apply(self, change: Change[Pod]) -> set[HostPort]:
+        """Take in a change of the pods; the places whose endpoints may have changed by it."""
         if isinstance(change, Listed):
             return self._replace(change.objects)
         if isinstance(change, Put):
             return self._put(change.object)
         known = self._pods.get(change.name)
         if known is None or (change.uid and known.metadata.uid != change.uid):
-            return False
-        del self._pods[change.name]
-        return bool(self._offers.pop(change.name).endpoints)
+            return set()
+        return self._remove(change.name)
+
+    def keep(self, names: AbstractSet[str]) -> set[HostPort]:
+        """Forget all other pods; the places whose endpoints may have changed by it."""
+        return {place for name in self._pods.keys() - names for place in self._remove(name)}
 
     def endpoints(self) -> list[Endpoint]:
-        """All endpoints there are now; of two pods that claim one address, only the younger pod's."""
-        offered = [endpoint for offer in self._offers.values() for endpoint in offer.endpoints]
-        if len({endpoint.host_port for endpoint in offered}) == len(offered):
-            return offered
-        chosen: dict[str, tuple[str, Endpoint]] = {}
-        for name, offer in self._offers.items():
-            born = self._pods[name].metadata.creation_timestamp or ""
-            for endpoint in offer.endpoints:
-                rival = chosen.get(endpoint.host_port)
-                if rival is None or rival[0] <= born:
-                    chosen[endpoint.host_port] = (born, endpoint)
-        return [endpoint for _, endpoint in chosen.values()]
+        """All endpoints there are now."""
+        return [self._winner(claims) for claims in self._claims.values()]
 
-    def _replace(self, pods: Iterable[Pod]) -> bool:
-        before = {name: offer.endpoints for name, offer in self._offers.items() if offer.endpoints}
-        self._pods = {pod.metadata.name: pod for pod in pods}
-        self._offers = {name: self._remarked(name, self._offer(pod)) for name, pod in self._pods.items()}
-        return before != {name: offer.endpoints for name, offer in self._offers.items() if offer.endpoints}
+    def at(self, place: HostPort) -> Endpoint | None:
+        """The endpoint at `place`."""
+        claims = self._claims.get(place)
+        return None if claims is None else self._winner(claims)
 
-    def _put(self, pod: Pod) -> bool:
+    def _winner(self, claims: Mapping[str, Endpoint]) -> Endpoint:
+        """Of several pods that claim one address, the youngest has it."""
+        if len(claims) == 1:
+            return next(iter(claims.values()))
+        return claims[max(claims, key=lambda name: (self._pods[name].metadata.creation_timestamp or "", name))]
+
+    def _replace(self, pods: Iterable[Pod]) -> set[HostPort]:
+        listed = {pod.metadata.name: pod for pod in pods}
+        places = self.keep(listed.keys())
+        for pod in listed.values():
+            places |= self._put(pod)
+        return places
+
+    def _put(self, pod: Pod) -> set[HostPort]:
         name = pod.metadata.name
         if self._pods.get(name) == pod:
-            return False  # most changes of a pod are to what we do not read
-        before = self._offers.get(name, PodEndpoints()).endpoints
+            return set()  # most changes of a pod are to what we do not read
         self._pods[name] = pod
-        self._offers[name] = self._remarked(name, self._offer(pod))
-        return self._offers[name].endpoints != before
+        return self._offer(name, pod)
 
-    def _offer(self, pod: Pod) -> PodEndpoints:
-        if self._spec is None or not self._spec.selects(pod.metadata.labels):
-            return PodEndpoints()
-        return pod_endpoints(pod, self._spec.ports, self._defaults)
+    def _remove(self, name: str) -> set[HostPort]:
+        places = self._claim(name, self._offers.pop(name).endpoints, ())
+        del self._pods[name]
+        return places
 
-    def _remarked(self, name: str, offer: PodEndpoints) -> PodEndpoints:
-        """Say once per pod what looks wrong with it."""
-        known = self._offers.get(name, PodEndpoints()).remarks
+    def _offer(self, name: str, pod: Pod) -> set[HostPort]:
+        """Judge the pod anew; the places at which it offers something else than before."""
+        before, offer = self._offers.get(name, NOTHING), NOTHING
+        if self._spec is not None and self._spec.selects(pod.metadata.labels):
+            offer = pod_endpoints(pod, self._spec, self._defaults)
         for remark in offer.remarks:
-            if remark not in known:
+            if remark not in before.remarks:  # once per pod
                 _log.warning("pod looks wrong", pod=name, remark=remark)
-        return offer
+        self._offers[name] = offer
+        return self._claim(name, before.endpoints, offer.endpoints)
+
+    def _claim(self, name: str, before: Iterable[Endpoint], after: Iterable[Endpoint]) -> set[HostPort]:
+        """Keep the claims in step with what a pod offers; the places at which that differs."""
+        left = {endpoint.host_port: endpoint for endpoint in before}
+        come = {endpoint.host_port: endpoint for endpoint in after}
+        for place in left.keys() - come.keys():
+            claims = self._claims[place]
+            del claims[name]
+            if not claims:
+                del self._claims[place]
+        for place, endpoint in come.items():
+            self._claims.setdefault(place, {})[name] = endpoint
+        return {place for place in left.keys() | come.keys() if left.get(place) != come.get(place)}

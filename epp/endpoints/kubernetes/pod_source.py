@@ -1,14 +1,15 @@
 """The pods that a spec selects, followed; the spec may change while they are."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.kubernetes.cluster import Cluster, Defaults
 from epp.endpoints.kubernetes.inference_pool import PoolSpec
 from epp.endpoints.kubernetes.objects import Pod
 from epp.endpoints.kubernetes.pod_set import PodSet
-from epp.endpoints.kubernetes.watch import Resource, follow
+from epp.endpoints.kubernetes.watch import SLICE, Listed, Put, Resource, follow
 from epp.endpoints.source import Source, keep_running
 
 
@@ -25,6 +26,10 @@ class PodSource:
     def endpoints(self) -> list[Endpoint]:
         """All endpoints of these pods, as they are now."""
         return self._pods.endpoints()
+
+    def at(self, place: HostPort) -> Endpoint | None:
+        """The one of them at `place`."""
+        return self._pods.at(place)
 
     def respecify(self, spec: PoolSpec | None) -> None:
         """Other pods or ports from now on: known pods are judged anew at once, others come with the next list."""
@@ -52,8 +57,21 @@ class PodSource:
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods"
         resource = Resource(path=path, kind=Pod, label_selector=selector)
         async for change in follow(self._cluster.client, resource, self.source, self._cluster.timing):
-            if self._pods.apply(change):
-                self._cluster.changed()
+            if isinstance(change, Listed):
+                await self._take_list(change.objects)
+            elif places := self._pods.apply(change):
+                self._cluster.changed(places)
+
+    async def _take_list(self, pods: Sequence[Pod]) -> None:
+        """As one change, but in slices: who is gone first."""
+        places = self._pods.keep({pod.metadata.name for pod in pods})
+        try:
+            for i, pod in enumerate(pods):
+                places |= self._pods.apply(Put(pod))
+                if i % SLICE == SLICE - 1:
+                    await asyncio.sleep(0)
+        finally:
+            self._cluster.changed(places)
 
 
 class SelectorFeed:
@@ -67,6 +85,10 @@ class SelectorFeed:
     def endpoints(self) -> list[Endpoint]:
         """All endpoints of the selected pods."""
         return self._pods.endpoints()
+
+    def at(self, place: HostPort) -> Endpoint | None:
+        """The one of them at `place`."""
+        return self._pods.at(place)
 
     def problem(self) -> str:
         """Nothing that a person must mend."""

@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.kubernetes.client import ApiError, UnreachableError
 from epp.endpoints.kubernetes.cluster import Cluster, Defaults
 from epp.endpoints.kubernetes.inference_pool import OLD_GROUP, VERSIONS, PoolSpec, PoolSpecError, pool_spec
@@ -32,6 +32,10 @@ class PoolFeed:
     def endpoints(self) -> list[Endpoint]:
         """All endpoints of the pool's pods."""
         return self._pods.endpoints()
+
+    def at(self, place: HostPort) -> Endpoint | None:
+        """The one of them at `place`."""
+        return self._pods.at(place)
 
     def problem(self) -> str:
         """Why there is no usable pool."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.kubernetes import labels as names
 from epp.endpoints.kubernetes.cluster import Cluster, Defaults
 from epp.endpoints.kubernetes.objects import EndpointSlice, SliceEndpoint
@@ -55,6 +55,10 @@ class SliceFeed:
                 if entry.conditions.ready is not False and not entry.conditions.terminating:
                     found |= {endpoint.host_port: endpoint for endpoint in self._of(entry, ports)}
         return list(found.values())
+
+    def at(self, place: HostPort) -> Endpoint | None:
+        """The one of them at `place`."""
+        return next((endpoint for endpoint in self.endpoints() if endpoint.host_port == place), None)
 
     def _serving(self, piece: EndpointSlice) -> Iterator[int]:
         """The wanted ports, in the order in which they are wanted: a port's place is its rank."""

@@ -128,8 +128,8 @@ async def _list_then_watch(
     client: KubernetesClient, resource: Resource[T], source: Source, timing: Timing, life: float
 ) -> AsyncIterator[Change[T]]:
     objects, version = await _list(client, resource, timing)
-    source.seen(objects=len(objects))
     yield Listed(objects)
+    source.seen(objects=len(objects))  # only now is it taken in
     async for change in _stream(client, resource, version, source, timing, life):
         yield change
 
