@@ -76,15 +76,22 @@ class Prefill:
         batch, room = [], self._step_tokens
         self._taken = [prompt for prompt in self._taken if not prompt.done.done()]
         for prompt in self._taken:
-            batch.append((prompt, min(room, _left(prompt))))
+            batch.append((prompt, self._schedule(prompt, room)))
             room -= batch[-1][1]
         while room and self._waiting and self._begin(self._waiting[0]):
             prompt = self._waiting.popleft()
             self._taken.append(prompt)
-            batch.append((prompt, min(room, _left(prompt))))
+            batch.append((prompt, self._schedule(prompt, room)))
             room -= batch[-1][1]
         self._publish()
         return batch
+
+    def _schedule(self, prompt: _Prompt, room: int) -> int:
+        """Tokens of the prompt that the next step computes; their blocks can be hit from now on, as in vLLM, since
+        whoever hits them is computed no earlier."""
+        tokens = min(room, _left(prompt))
+        self._cache.store(prompt.sequence, prompt.sequence.computed + tokens)
+        return tokens
 
     def _begin(self, prompt: _Prompt) -> bool:
         cached = self._cache.begin(prompt.sequence, prompt.answer_tokens)
@@ -97,11 +104,9 @@ class Prefill:
         return True
 
     def _end(self, batch: list[tuple[_Prompt, int]], due: float) -> None:
-        for prompt, tokens in batch:
-            if not prompt.done.done():
-                self._cache.store(prompt.sequence, prompt.sequence.computed + tokens)
-                if not _left(prompt):
-                    prompt.done.set_result(due)
+        for prompt, _ in batch:
+            if not prompt.done.done() and not _left(prompt):
+                prompt.done.set_result(due)
         self._publish()
         self._step(due)
 
