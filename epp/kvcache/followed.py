@@ -99,6 +99,11 @@ class Followed:
         elif not self.complete:
             self.rank.reported(prompt, cached_tokens, now)
 
+    def reported_by_some_rank(self, prompt: Prompt, cached_tokens: int, now: float) -> None:
+        """As `reported`, by this rank or by another one behind the endpoint."""
+        if self.stream is not None and not self.complete:
+            self.rank.heard(prompt, cached_tokens, now)
+
     def image(self) -> RankImage | None:
         """What would be in an image of it now, its blocks apart; None while a batch is half in the index."""
         stream = self.stream

@@ -14,11 +14,11 @@ from epp.kvcache.central import Bind
 from epp.kvcache.feeds import Feeds
 from epp.kvcache.followed import Followed
 from epp.kvcache.image import Anchors, RankImage, anchors_of
+from epp.kvcache.inquiries import Inquiries
 from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.prefix_index import Match
 from epp.kvcache.run_index import RunIndex
 from epp.kvcache.snapshot import RankPieces, encode
-from epp.kvcache.source_discovery import discover
 from epp.kvcache.sources import Source, configured, connecting
 from epp.kvcache.status import KvStatus
 from epp.kvcache.stream import StreamOptions
@@ -27,9 +27,6 @@ from epp.settings import Settings
 
 _STEPS_WAITED = 1000
 """Turns of the loop in which a snapshot waits for a batch that is half in the index, before it leaves out the rank."""
-
-_ASKED_AT_ONCE = 16
-"""Engines that are asked at the same time where they publish."""
 
 
 class KvKnowledge:
@@ -59,10 +56,7 @@ class KvKnowledge:
         self._options = options or StreamOptions()
         self._events = events
         self._max_streams = max_streams
-        self._discover_seconds = discover_seconds
-        """How long an engine has to say where it publishes; None: engines are not asked."""
-        self._discovering: dict[int, asyncio.Task[None]] = {}
-        self._few_at_once = asyncio.Semaphore(_ASKED_AT_ONCE)
+        self._inquiries = Inquiries(discover_seconds, self._found) if events and discover_seconds is not None else None
         self._feeds = Feeds(
             index=index,
             options=self._options,
@@ -155,11 +149,16 @@ class KvKnowledge:
     def reported(self, column: int, endpoint: Endpoint, prompt: Prompt, cached_tokens: int) -> None:
         """`endpoint`, which had `column`, said how much of a prompt it had in its cache.
 
-        Of an endpoint with several ranks it teaches nothing: none of them is named.
+        Where it has several ranks, none of them is named: it is the one that goes on with that very prompt.
         """
         followed = self._followed.get(column, ())
-        if len(followed) == 1 and followed[0].endpoint.incarnation == endpoint.incarnation:
+        if not followed or followed[0].endpoint.incarnation != endpoint.incarnation:
+            return
+        if len(followed) == 1:
             followed[0].reported(prompt, cached_tokens, self._clock())
+        else:
+            for each in followed:
+                each.reported_by_some_rank(prompt, cached_tokens, self._clock())
 
     # Snapshots.
 
@@ -257,25 +256,25 @@ class KvKnowledge:
             return
         sources = self._sources(endpoint)
         self._follow(column, endpoint, sources)
-        if self._events and not sources and self._discover_seconds is not None:
-            task = asyncio.create_task(self._discover(column, endpoint, self._discover_seconds), name="KV sources")
-            self._discovering[column] = task
+        if self._inquiries is not None and not sources:
+            self._inquiries.begin(column, endpoint)
 
     def _sources(self, endpoint: Endpoint) -> list[Source]:
         if not self._events:
             return []
         return configured(endpoint) if self._feeds.central is None else connecting(endpoint)
 
-    async def _discover(self, column: int, endpoint: Endpoint, seconds: float) -> None:
-        """Ask the engine where it publishes, and follow that; until then our own picks are all that is known."""
-        async with self._few_at_once:
-            sources = await discover(endpoint, seconds)
+    def _found(self, column: int, endpoint: Endpoint, sources: list[Source]) -> None:
+        """Follow what the engine says; until then our own picks were all that was known."""
         if any(other.address == endpoint.address for other in self._pool.snapshot().endpoints if other != endpoint):
             sources = [source for source in sources if source.rank == endpoint.rank]
         if sources:
             for followed in self._followed.pop(column, ()):
                 followed.close()
             self._follow(column, endpoint, sources)
+
+    def _connected(self, column: int) -> bool:
+        return all(followed.stream is not None and followed.stream.connected for followed in self._followed[column])
 
     def _follow(self, column: int, endpoint: Endpoint, sources: Sequence[Source]) -> None:
         room = self._max_streams - len(self._all())
@@ -295,6 +294,8 @@ class KvKnowledge:
         for column, ranks in self._followed.items():
             for followed in ranks:
                 followed.tick(now, self._options.mend_seconds, self._sample(column))
+        if self._inquiries is not None:
+            self._inquiries.tick(now, self._connected)
         self._timer = asyncio.get_running_loop().call_later(1.0, self._tick)
 
     def _leave(self, column: int, _endpoint: Endpoint) -> None:
@@ -302,8 +303,7 @@ class KvKnowledge:
             self._unfollow(column)
 
     def _unfollow(self, column: int) -> None:
-        discovering = self._discovering.pop(column, None)
-        if discovering is not None:
-            discovering.cancel()
+        if self._inquiries is not None:
+            self._inquiries.end(column)
         for followed in self._followed.pop(column):
             followed.close()

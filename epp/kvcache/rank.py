@@ -34,6 +34,15 @@ class RankCounts:
     skipped: Counter[Skip] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """A report of what an engine found in its cache."""
+
+    prompt: Prompt
+    cached_tokens: int
+    at: float
+
+
 class EventDecoder(Protocol):
     """Reads the batches of one rank in the form of its publisher."""
 
@@ -75,7 +84,7 @@ class Rank:
         self._block_size = block_size
         self._believe_size = adopt_block_size
         self.assumed = Assumed(index, self.number, limits or AssumedLimits())
-        self._recent: deque[tuple[Prompt, int]] = deque(maxlen=_RECENT)
+        self._recent: deque[_Heard] = deque(maxlen=_RECENT)
         self._new_decoder = decoder
         self.decoder = decoder()
         """What the batches said of block sizes and groups."""
@@ -130,11 +139,21 @@ class Rank:
         cached_tokens -= cached_tokens % self.block_size
         self.assumed.keep(prompt, cached_tokens, self.block_size, now)
         self.assumed.refute(prompt, cached_tokens, self.block_size)
+        self.heard(prompt, cached_tokens, now)
+
+    def heard(self, prompt: Prompt, cached_tokens: int, now: float) -> None:
+        """Somebody, perhaps another rank, found `cached_tokens` tokens of `prompt`: if this one computes what comes
+        behind them, it was this one.
+        """
+        cached_tokens -= cached_tokens % self.block_size
         if cached_tokens:
-            self._recent.append((prompt, cached_tokens))
+            heard = _Heard(prompt, cached_tokens, now)
+            self._recent.append(heard)
             for parent, events in list(self._parked.items()):
                 if self._continues(events[0], prompt, cached_tokens):
-                    self._settle(parent, prompt, cached_tokens)
+                    self._name(parent, heard)
+                    for child in self._adopt(parent):
+                        self._store(child)
 
     def resume(self, block_size: int, groups: Mapping[int, bool]) -> None:
         """Batches are decoded as behind those that said this of block sizes and groups; the index is filled apart."""
@@ -197,10 +216,9 @@ class Rank:
         """Keep an orphan; it comes back at once when a prompt reported lately shows its place."""
         if stored.parent is None or len(stored.hashes) > self._max_parked:
             return []
-        for prompt, cached_tokens in reversed(self._recent):
-            if self._continues(stored, prompt, cached_tokens):
-                self._index.name(self.number, prompt, cached_tokens, stored.block_size, stored.parent)
-                self.adopted += 1
+        for heard in reversed(self._recent):
+            if self._continues(stored, heard.prompt, heard.cached_tokens):
+                self._name(stored.parent, heard)
                 return [stored]
         self.counts.skipped[Skip.ORPHAN] += 1
         while self.parked + len(stored.hashes) > self._max_parked:
@@ -219,11 +237,13 @@ class Rank:
             return False
         return np.array_equal(np.frombuffer(stored.tokens, dtype=np.uint32)[: len(tokens)], tokens)
 
-    def _settle(self, parent: int, prompt: Prompt, cached_tokens: int) -> None:
-        self._index.name(self.number, prompt, cached_tokens, self.block_size, parent)
+    def _name(self, parent: int, heard: "_Heard") -> None:
+        """What the engine found in its cache ends with its block `parent`; its blocks before that have no known hash,
+        so they are kept as those of any report are.
+        """
+        self.assumed.keep(heard.prompt, heard.cached_tokens, self.block_size, heard.at)
+        self._index.name(self.number, heard.prompt, heard.cached_tokens, self.block_size, parent)
         self.adopted += 1
-        for child in self._adopt(parent):
-            self._store(child)
 
     def _adopt(self, parent: int) -> list[Stored]:
         """Take the events that wait for `parent` out of the car park."""

@@ -97,6 +97,19 @@ def test_a_chain_that_comes_after_the_report_finds_its_place_too(world):
     assert world.cached(TOKENS) == 16
 
 
+def test_of_several_ranks_only_the_one_that_goes_on_with_a_prompt_learns_from_its_report(world):
+    other = Rank(world.index, 0, block_size=BLOCK, limits=AssumedLimits(kept_seconds=600))
+    for rank in (world.rank, other):
+        rank.heard(prompt(TOKENS[:18]), 8, now=0)
+    assert world.cached(TOKENS) == 0
+    for _ in other.feed(batch(stored([11, 12], TOKENS[8:16], parent=10))):
+        pass
+    assert world.cached(TOKENS) == 16
+    assert (world.rank.blocks, other.blocks) == (0, 4)
+    other.assumed.expire(601)  # the first block has no hash by which the engine could take it back
+    assert world.cached(TOKENS) == 0
+
+
 @pytest.mark.parametrize(
     ("tokens", "cached", "space"),
     [

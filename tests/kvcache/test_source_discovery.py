@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.pool import Pool
+from epp.kvcache.inquiries import Inquiries
 from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.run_index import RunIndex
@@ -17,6 +18,7 @@ from epp.kvcache.source_discovery import discover, from_sglang, from_vllm, under
 from epp.kvcache.sources import Source
 from tests.kvcache.publisher import Publisher, batch, stored
 from tests.kvcache.test_knowledge import TOKENS, World
+from tests.waiting import until
 
 WORKER = Endpoint(name="w", address="10.0.0.7", port=8000)
 
@@ -104,3 +106,57 @@ async def test_what_an_engine_says_is_followed(publisher: Publisher):
         assert world.knowledge.status().ranks[0].confidence == 1
     finally:
         await world.knowledge.stop()
+
+
+class Inquired:
+    """Two lives of an engine, each on event ports of its own, and a picker whose time is set by hand."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, object] = {}
+        self.now = 0.0
+        self.found: list[list[Source]] = []
+        self.connected = True
+        self.inquiries = Inquiries(5.0, lambda _column, _endpoint, sources: self.found.append(sources))
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.inquiries.tick(self.now, lambda _column: self.connected)
+
+    def says(self, port: int) -> None:
+        self.documents["/kv_event_sources"] = {"0": {"endpoint": f"tcp://*:{port}"}}
+
+
+async def test_an_engine_that_does_not_say_yet_or_publishes_elsewhere_later_is_asked_again():
+    world = Inquired()
+    async with await asyncio.start_server(answering(world.documents), "127.0.0.1", 0) as server:
+        worker = Endpoint(name="w", address="127.0.0.1", port=server.sockets[0].getsockname()[1])
+        world.inquiries.begin(3, worker)
+        await until(lambda: not world.inquiries.asking)
+        assert world.found == []
+        world.says(5001)  # it is up now
+        world.tick(1)
+        world.tick(4)
+        assert not world.inquiries.asking
+        world.tick(1)
+        await until(lambda: len(world.found) == 1)
+        world.says(5002)  # and restarted
+        await until(lambda: not world.inquiries.asking)
+        world.tick(100)
+        world.tick(100)
+        assert not world.inquiries.asking  # its streams stand: there is nothing to ask
+        world.connected = False
+        world.tick(1)
+        world.tick(5)
+        await until(lambda: len(world.found) == 2)
+        await until(lambda: not world.inquiries.asking)
+        for _ in range(3):  # still the same: nothing new to tell
+            world.tick(300)
+            await until(lambda: not world.inquiries.asking)
+        world.inquiries.end(3)
+        world.tick(10_000)
+        assert not world.inquiries.asking
+        await asyncio.sleep(0.2)  # the server's side of the connections ends
+    assert [[source.events for source in sources] for sources in world.found] == [
+        ["tcp://127.0.0.1:5001"],
+        ["tcp://127.0.0.1:5002"],
+    ]
