@@ -33,9 +33,11 @@ from epp.kvcache.checkpoint import checkpoint_from
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
 from epp.peers.addresses import Processes
+from epp.peers.prompts import PromptExchange
 from epp.peers.sharing import LoadSharing
 from epp.peers.status import PeersStatus
 from epp.peers.warm_start import WarmStart
+from epp.prompts.prompt import Prompt
 from epp.prompts.reader import PromptReader
 from epp.scheduling.cache_reports import CacheReports
 from epp.scheduling.comparison import Comparison
@@ -120,6 +122,7 @@ class App:
         self.pool = Pool()
         self.knowledge = KvKnowledge.from_settings(settings, self.pool)
         KvMetrics(self.knowledge, self.registry)
+        self.prompts = PromptExchange.of(self.knowledge, self.pool, settings)
         self.checkpoint = checkpoint_from(settings, self.knowledge)
         self.reader = PromptReader.from_settings(settings, self.registry, workers=self._worker_urls)
         self.knowledge.on_adapter(self.reader.models.learn_adapter)
@@ -137,8 +140,8 @@ class App:
         self.ejection = Ejection(self.pool, self.engine_metrics, EjectionRules.of(settings), self.registry)
         self.scheduler = Scheduler(
             pool=self.pool,
-            index=self.knowledge,
-            picked=self.knowledge.picked,
+            index=self.prompts.others,
+            picked=self._picked,
             policy=self.decisions,
             metrics=self.engine_metrics,
             fallbacks=settings.fallbacks,
@@ -196,7 +199,18 @@ class App:
             await self._drain(stop)
 
     def _sharing(self) -> LoadSharing | None:
-        return LoadSharing.from_settings(self._settings, self.scheduler.load, self.pool, self._processes, self.registry)
+        sharing = LoadSharing.from_settings(
+            self._settings, self.scheduler.load, self.pool, self._processes, self.registry, self.prompts
+        )
+        if sharing is not None and sharing.prefix_secret is not None:
+            self.knowledge.take_secret(sharing.prefix_secret)
+        return sharing
+
+    def _picked(self, column: int, prompt: Prompt) -> None:
+        """A pick sent `prompt` to the endpoint of `column`: equal ones will find it there, whoever picks."""
+        self.knowledge.picked(column, prompt)
+        if self.sharing is not None:
+            self.sharing.group.picked(column, prompt)
 
     def _servicer(self) -> Servicer:
         return Servicer(

@@ -587,6 +587,11 @@ class PeersSettings(BaseModel):
         30.0, "Seconds that readiness waits for what a warm replica knows of the caches; 0: it does not ask.", ge=0
     )
     max_peers: int = _setting(64, "Other processes whose load is counted; more are ignored.", ge=1, le=1000)
+    peer_max_prompt_keys: int = _setting(
+        200_000,
+        "Pieces of 512 tokens of other replicas' prompts that are remembered; the oldest make room.",
+        ge=0,
+    )
     peer_max_reservations: int = _setting(100_000, "Requests of one other process that are counted.", ge=1)
 
 

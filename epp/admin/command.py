@@ -145,7 +145,8 @@ def _peer_state(peer: PeerStatus) -> str:
         return "silent: its load does not count here"
     if not peer.hears_us:
         return "does not hear us"
-    return "in step" if peer.in_step else "catching up"
+    state = "in step" if peer.in_step else "catching up"
+    return f"{state}; its prompts do not count: other prefix keys" if peer.same_keys is False else state
 
 
 def _settings(status: Status) -> Table:

@@ -140,6 +140,10 @@ class KvKnowledge:
         """Leading cached tokens per column."""
         return self._feeds.match(prompt)
 
+    def has_events(self, column: int) -> bool:
+        """Whether events tell what the endpoint of `column` holds."""
+        return any(followed.stream is not None for followed in self._followed.get(column, ()))
+
     def picked(self, column: int, prompt: Prompt) -> None:
         """A prompt is on its way to the endpoint of `column`: equal ones after it will find it there."""
         followed = self._followed.get(column)

@@ -196,6 +196,14 @@ class RunIndex:
             last = self._last = (prompt, block_size, keys)
         return last[2][: tokens // block_size]
 
+    def sketch(self, prompt: Prompt, step: int) -> Keys:
+        """Keys of the prompt's prefixes after each `step` tokens."""
+        last = self._last
+        if last is None or last[0] is not prompt or step % last[1]:
+            return self._keys.of_prompt(prompt.tokens, prompt.namespace, step, prompt.media)
+        stride = step // last[1]
+        return last[2][stride - 1 :: stride]
+
     # Lookup.
 
     def match(self, prompt: Prompt) -> Match:

@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epp.endpoints.endpoint import host_port
@@ -29,6 +29,8 @@ class Processes:
     index: int = 0
     folder: Path | None = None
     """Where their ipc sockets are; None: there is one process only."""
+    prefix_secret: bytes | None = field(default=None, repr=False)
+    """Of their prefix keys."""
 
     def of(self, index: int) -> "Processes":
         """Another one of them."""

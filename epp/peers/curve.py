@@ -41,6 +41,11 @@ class CurveKey:
         secret = z85.encode(blake2b(text, digest_size=32, person=b"epp peers").digest())
         return CurveKey(zmq.curve_public(secret), secret)
 
+    @property
+    def prefix_secret(self) -> bytes:
+        """For the prefix keys of all replicas that have this key."""
+        return blake2b(self.secret, digest_size=32, person=b"prefix keys").digest()
+
     def serve(self, socket: zmq.Socket[bytes]) -> None:
         """Take only connections from who has the key; an `Authenticator` must run in the socket's context."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)

@@ -11,7 +11,9 @@ from epp import __version__
 from epp.endpoints.endpoint import Endpoint
 from epp.peers.mirror import Mirror
 from epp.peers.own import OwnLoad
-from epp.peers.wire import VERSION, Beat, Heard, Message, Row, WireError, decode, encode, endpoint_key
+from epp.peers.prompts import PromptCounts, PromptExchange
+from epp.peers.wire import VERSION, Beat, Heard, Message, Row, SentPrompt, WireError, decode, encode, endpoint_key
+from epp.prompts.prompt import Prompt
 from epp.scheduling.load import Load
 
 _BEATS_KEPT = 64
@@ -49,6 +51,8 @@ class Peer:
     beat_at: float = 0.0
     lag: float | None = None
     """Seconds that our messages take to it, about: half a round trip."""
+    same_keys: bool | None = None
+    """Whether its prefix keys mean here what they mean there; None: it told of no prompt yet."""
     hears_us: int = 0
     """Beats of ours since it last said that it hears us."""
 
@@ -86,6 +90,7 @@ class Group:
         name: str,
         *,
         rules: GroupRules | None = None,
+        prompts: PromptExchange | None = None,
     ) -> None:
         """`me` is a random number."""
         self.me = me
@@ -93,6 +98,7 @@ class Group:
         self.counts = GroupCounts()
         self._load = load
         self._rules = rules or GroupRules()
+        self._prompts = prompts
         self._places = _Places()
         self.wake: Callable[[], None] = lambda: None
         """Called when `flush` has something to send."""
@@ -131,11 +137,22 @@ class Group:
 
     # What we say.
 
+    @property
+    def prompt_counts(self) -> PromptCounts:
+        """What happened to prompts of others."""
+        return self._prompts.others.counts if self._prompts is not None else PromptCounts()
+
+    def picked(self, column: int, prompt: Prompt) -> None:
+        """A pick of ours sent `prompt` to the endpoint of `column`."""
+        if self._prompts is not None and self._prompts.own.picked(self.key_of(column), prompt):
+            self.wake()
+
     def flush(self) -> bytes | None:
         """The next message of what changed; None when there is nothing. Call again while `pending`."""
-        if self.own.changed:
+        prompts = self._prompts.own.take() if self._prompts is not None else ()
+        if self.own.changed or prompts:
             rows, gone = self.own.take()
-            return self._message(rows=rows, gone=gone)
+            return self._message(rows=rows, gone=gone, prompts=prompts)
         part = self.own.take_part()
         if part is not None:
             return self._message(rows=part[0], span=part[1])
@@ -144,7 +161,7 @@ class Group:
     @property
     def pending(self) -> bool:
         """Whether there is something to send before the next beat."""
-        return self.own.pending or bool(self._asks)
+        return self.own.pending or bool(self._asks) or (self._prompts is not None and len(self._prompts.own) > 0)
 
     def beat(self, now: float, *, leaving: bool = False) -> list[bytes]:
         """What is still to be told, then a beat. Peers that were silent for too long lose their load here."""
@@ -188,10 +205,15 @@ class Group:
         gone: tuple[int, ...] = (),
         span: tuple[int, int] | None = None,
         beat: Beat | None = None,
+        prompts: tuple[SentPrompt, ...] = (),
     ) -> bytes:
         self._number += 1
         asks, self._asks = tuple(self._asks), {}
-        data = encode(Message(VERSION, self.me, self._number, rows, gone, span, beat, asks, self._load.picks))
+        secret = self._prompts.secret_id() if prompts and self._prompts is not None else b""
+        message = Message(
+            VERSION, self.me, self._number, rows, gone, span, beat, asks, self._load.picks, prompts, secret
+        )
+        data = encode(message)
         self.counts.sent += 1
         self.counts.bytes_sent += len(data)
         return data
@@ -233,12 +255,21 @@ class Group:
             return
         peer.silent, peer.present = 0, True
         peer.heard_at, peer.version = now, message.version
+        if message.prompts and self._prompts is not None:
+            self._heard_prompts(peer, message, self._prompts)
         if message.beat is not None:
             self._heard_beat(peer, message.beat, now)
         if self.me in message.asks:
             self.own.tell_all()
         if peer.mirror.torn and not was_torn:
             self._ask(peer)
+
+    def _heard_prompts(self, peer: Peer, message: Message, prompts: PromptExchange) -> None:
+        peer.same_keys = message.secret == prompts.secret_id()
+        if peer.same_keys:
+            prompts.others.heard(message.prompts)
+        else:
+            prompts.others.counts.foreign += len(message.prompts)
 
     def _heard_beat(self, peer: Peer, beat: Beat, now: float) -> None:
         peer.name, peer.epp, peer.beat, peer.beat_at = beat.name, beat.epp, beat.number, now

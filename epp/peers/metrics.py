@@ -54,4 +54,10 @@ def _counters(status: PeersStatus) -> Iterator[tuple[str, str, int]]:
         "Connections whose key was refused; most wrong keys fail before that, unseen, and show as silence.",
         status.refused_keys,
     )
+    yield "epp_peer_prompts_told", "Prompts of others that counted here at once.", status.prompts_told
+    yield (
+        "epp_peer_prompts_foreign",
+        "Prompts of others that say nothing here, as their prefix keys have another secret.",
+        status.prompts_foreign,
+    )
     yield "epp_peers_vanished", "Times that a peer fell silent and its load was dropped.", status.vanished

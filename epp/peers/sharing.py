@@ -21,6 +21,7 @@ from epp.peers.carrier import Carrier, CarrierOptions, Link
 from epp.peers.curve import CurveKey
 from epp.peers.group import Group, GroupRules, Peer
 from epp.peers.metrics import PeersMetrics
+from epp.peers.prompts import PromptExchange
 from epp.peers.slices import ServicePods
 from epp.peers.status import PeersStatus, PeerStatus
 from epp.scheduling.load import Load
@@ -58,6 +59,7 @@ class LoadSharing:
         pods: ServicePods | None = None,
         key: CurveKey | None = None,
         own_places: tuple[Place, ...] = (),
+        prefix_secret: bytes | None = None,
         registry: CollectorRegistry | None = None,
     ) -> None:
         """`places` says where peers may be now; `pods` is what it learns that from, if anything must run for it."""
@@ -69,6 +71,8 @@ class LoadSharing:
         self._pods = pods
         self.key = key
         self.own_places = own_places
+        self.prefix_secret = prefix_secret
+        """Of the prefix keys, that all replicas may use; None: they share none."""
         self._tasks: list[asyncio.Task[None]] = []
         self._flushing: asyncio.TimerHandle | asyncio.Handle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,7 +84,13 @@ class LoadSharing:
 
     @classmethod
     def from_settings(
-        cls, settings: Settings, load: Load, pool: Pool, processes: Processes, registry: CollectorRegistry
+        cls,
+        settings: Settings,
+        load: Load,
+        pool: Pool,
+        processes: Processes,
+        registry: CollectorRegistry,
+        prompts: PromptExchange | None = None,
     ) -> "LoadSharing | None":
         """Load sharing as the settings want it; None where there is nobody to share with.
 
@@ -97,7 +107,7 @@ class LoadSharing:
             most_reservations=settings.peer_max_reservations,
         )
         name = f"{socket.gethostname()}/{processes.index}" if processes.folder else socket.gethostname()
-        group = Group(load, secrets.randbits(63) or 1, name[:256], rules=rules)
+        group = Group(load, secrets.randbits(63) or 1, name[:256], rules=rules, prompts=prompts)
         _follow_pool(group, pool)
         places = list(processes.own_ipc())
         if across:
@@ -115,6 +125,7 @@ class LoadSharing:
             pods=pods,
             key=key,
             own_places=tuple(places),
+            prefix_secret=key.prefix_secret if key is not None else processes.prefix_secret,
             registry=registry,
         )
 
@@ -196,6 +207,7 @@ class LoadSharing:
 
     def _collect(self, now: float) -> PeersStatus:
         counts, links = self.group.counts, self.carrier.links
+        prompts = self.group.prompt_counts
         spoken = {peer.link: peer for peer in self.group.peers.values()}
         peers = tuple(_peer_status(address, spoken.get(address), now) for address in {**links, **spoken})
         return PeersStatus(
@@ -209,6 +221,9 @@ class LoadSharing:
             bad=counts.bad,
             refused_keys=self.carrier.refused,
             vanished=counts.vanished,
+            prompts_told=prompts.told,
+            prompts_foreign=prompts.foreign,
+            prompt_keys_crowded_out=prompts.crowded_out,
         )
 
     def _problem(self, links: dict[str, Link], spoken: dict[str, Peer]) -> str:
@@ -291,6 +306,7 @@ def _peer_status(address: str, peer: Peer | None, now: float) -> PeerStatus:
         lag_seconds=peer.lag,
         reservations=len(mirror),
         in_step=not mirror.torn,
+        same_keys=peer.same_keys,
         lost=mirror.lost,
         mended=mirror.mended,
     )

@@ -21,6 +21,8 @@ class PeerStatus:
     reservations: int = 0
     in_step: bool = False
     """Whether we have its whole state; else it was asked for it."""
+    same_keys: bool | None = None
+    """Whether its prefix keys mean the same here, so that its prompts count; None: it told of none yet."""
     lost: int = 0
     """Messages that did not come."""
     mended: int = 0
@@ -60,4 +62,10 @@ class PeersStatus:
     """Connections with a key that is not ours."""
     vanished: int = 0
     """Times that a peer fell silent and its load was dropped."""
+    prompts_told: int = 0
+    """Prompts of others that count here until events have named their blocks."""
+    prompts_foreign: int = 0
+    """Prompts of others that say nothing here, as their prefix keys have another secret."""
+    prompt_keys_crowded_out: int = 0
+    """Pieces of prompts that made room for newer ones before their time."""
     warm_start: WarmStartStatus = field(default_factory=WarmStartStatus)

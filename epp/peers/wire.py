@@ -12,11 +12,13 @@ import xxhash
 
 from epp.endpoints.endpoint import Endpoint
 
-VERSION = 2
+VERSION = 3
 """Of the messages that we write; it goes up with each field that is appended."""
 
 MOST_ROWS = 4096
 """Reservations in one message."""
+MOST_PROMPTS = 64
+"""Prompts in one message."""
 EVERY_ID = 2**63 - 1
 
 _Id = Annotated[int, msgspec.Meta(ge=0)]
@@ -75,6 +77,15 @@ class Beat(msgspec.Struct, array_like=True, frozen=True):
     """The sender stops: it has no reservations any more and will say nothing further."""
 
 
+class SentPrompt(msgspec.Struct, array_like=True, frozen=True):
+    """A prompt that the sender has just sent to an endpoint."""
+
+    endpoint: _Id
+    """`endpoint_key` of the endpoint's incarnation."""
+    keys: Annotated[bytes, msgspec.Meta(max_length=8192)]
+    """Prefix keys after each 512 tokens, 64 bits each, least significant byte first."""
+
+
 class Message(msgspec.Struct, array_like=True, frozen=True):
     """One message to all peers; `number` rises by one with each, so that whoever missed some knows it."""
 
@@ -92,6 +103,10 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     """Peers whose whole state the sender needs, as it missed a part."""
     picks: _Count = 0
     """Requests that the sender has placed since its start; version 1 does not say."""
+    # From version 3 on.
+    prompts: Annotated[tuple[SentPrompt, ...], msgspec.Meta(max_length=MOST_PROMPTS)] = ()
+    secret: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
+    """Names the secret of the keys in `prompts`; they say nothing to a reader with another one."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,6 +1,7 @@
 """The parent of several processes: holds the port, keeps them running, answers for all of them."""
 
 import asyncio
+import secrets
 import signal
 import tempfile
 from contextlib import AsyncExitStack
@@ -68,7 +69,7 @@ class _Supervisor:
         except OSError as error:
             raise CouldNotStartError(f"EPP_GRPC_PORT: {error}") from None
         parts.callback(port.close)
-        processes = Processes(self._count, 0, folder)
+        processes = Processes(self._count, 0, folder, secrets.token_bytes(32))
         shared = settings.model_copy(update={"grpc_port": port.port})
         self._slots += [Slot(shared, replace(processes, index=i), self._changed.set) for i in range(self._count)]
         front = Front(processes, self._slots, lambda: self.ready)

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from epp.endpoints.pool import Pool
 from epp.peers.addresses import Processes, static_peers
+from epp.peers.curve import CurveKey
 from epp.peers.sharing import LoadSharing, SharingTimes
 from epp.scheduling.load import Load
 from epp.settings import SettingsError, load_settings
@@ -152,3 +153,14 @@ def test_static_peers_in_every_form():
         ("fd00::1", 9001),
         ("fd00::2", 9092),
     ]
+
+
+def test_who_has_the_key_has_the_secret_of_the_prefix_keys_and_not_the_other_way_round(tmp_path: Path):
+    one, same, other = (tmp_path / name for name in ("one", "same", "other"))
+    one.write_text("correct horse battery staple")
+    same.write_text("correct horse battery staple")
+    other.write_text("another horse battery staple")
+    keys = [CurveKey.read(path) for path in (one, same, other)]
+    assert keys[0].prefix_secret == keys[1].prefix_secret != keys[2].prefix_secret
+    assert len(keys[0].prefix_secret) == 32
+    assert keys[0].prefix_secret not in keys[0].secret

@@ -13,17 +13,22 @@ from prometheus_client import CollectorRegistry
 from epp.endpoints.endpoint import Endpoint, HostPort
 from epp.endpoints.metrics import EngineMetrics, EngineSample
 from epp.endpoints.pool import Pool
-from epp.kvcache.prefix_index import Match
+from epp.kvcache.keys import Keys, PrefixKeys
 from epp.peers.group import Group
+from epp.peers.prompts import OwnPrompts, PromptExchange, SentElsewhere
+from epp.peers.wire import endpoint_key
 from epp.prompts.prompt import Prompt, Request, TokenSource
 from epp.scheduling.ejection import Ejection, EjectionRules
 from epp.scheduling.outcome import Ending, Outcome
 from epp.scheduling.policy import Policy
 from epp.scheduling.scheduler import Pick, Scheduler
-from epp.simulate.trace.requests import BLOCK_TOKENS, TraceRequest
+from epp.simulate.trace.requests import TraceRequest
+from epp.simulate.trace.view import View
 from epp.simulate.trace.worker import Worker
 
 _STALE_SECONDS = 6.0
+_OVERLAY_SECONDS = 30.0
+"""How long a prompt that another picker told of is taken to be cached though no event says so."""
 _BEFORE = 1 << 60
 """At the same time, messages between pickers go before what happens to requests, in their own order."""
 _DECODE_SECONDS = 0.02
@@ -42,7 +47,8 @@ class Conditions:
     slowness: tuple[float, ...] = ()
     """How many times slower the first workers are; the others are as fast as `tokens_per_second` says."""
     view_age: float = 0.0
-    """Seconds by which what the picker knows of the caches is late."""
+    """Seconds by which what a picker knows of the caches is late. Of prompts that another picker placed it knows at
+    their first token at the earliest, when the engine tells of them, unless the other one tells it."""
     streamed: float = 1.0
     """Share of requests whose first token the picker sees."""
     wrong_rates: float = 1.0
@@ -83,6 +89,8 @@ def run(trace: Sequence[TraceRequest], policy: Callable[[random.Random], Policy]
 class _Replica:
     """One picker, and what it has heard of the workers."""
 
+    view: View
+    prompts: PromptExchange
     scheduler: Scheduler
     metrics: EngineMetrics
     ejection: Ejection
@@ -108,16 +116,14 @@ class _Replay:
         self._streamed = conditions.streamed
         slowness = (*conditions.slowness, *(1.0 for _ in range(conditions.workers)))[: conditions.workers]
         self._workers = [
-            Worker(
-                cache_blocks=conditions.cache_blocks,
-                tokens_per_second=conditions.tokens_per_second / slow,
-                view_age=conditions.view_age,
-            )
+            Worker(cache_blocks=conditions.cache_blocks, tokens_per_second=conditions.tokens_per_second / slow)
             for slow in slowness
         ]
         self._failed = frozenset(range(conditions.workers - conditions.failed, conditions.workers))
+        self._view_age = conditions.view_age
         self._metrics_age = conditions.metrics_age
         self._read_at = 0.0
+        self._keys = PrefixKeys(bytes(32))
         self._pool = Pool()
         self._pool.replace(
             Endpoint(name=f"worker-{i}", address=f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}", port=8000)
@@ -126,7 +132,7 @@ class _Replay:
         self._replicas = [self._replica(policy, conditions, conditions.seed + i) for i in range(conditions.replicas)]
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._share_seconds = conditions.share_seconds
-        self._groups = [self._group(replica.scheduler, i) for i, replica in enumerate(self._replicas)]
+        self._groups = [self._group(replica, i) for i, replica in enumerate(self._replicas)]
         self._told = 0
 
     def run(self, trace: Sequence[TraceRequest]) -> Run:
@@ -144,20 +150,16 @@ class _Replay:
             self._serve(i, request, result)
         return result
 
-    def match(self, prompt: Prompt) -> Match:
-        """The index of every picker: what the caches hold, as late as the conditions say."""
-        blocks = tuple(prompt.tokens[::BLOCK_TOKENS].tolist())
-        known = TraceRequest(self._now, len(prompt.tokens), 0, blocks)
-        held = [worker.view(self._now).hit_tokens(known) for worker in self._workers]
-        return Match(np.minimum(np.array(held, dtype=np.int64), max(len(prompt.tokens) - 1, 0)))
-
     def _replica(self, policy: Callable[[random.Random], Policy], conditions: Conditions, seed: int) -> "_Replica":
         draw = random.Random(seed)  # noqa: S311 - a simulation
         metrics = EngineMetrics(_STALE_SECONDS)
         ejection = Ejection(self._pool, metrics, EjectionRules(), CollectorRegistry(), lambda: self._now)
+        view = View(conditions.workers, conditions.cache_blocks)
+        prompts = self._prompts(view)
         scheduler = Scheduler(
             pool=self._pool,
-            index=self,
+            index=prompts.others,
+            picked=lambda column, prompt: self._picked(prompts, column, prompt),
             policy=policy(draw),
             metrics=metrics,
             clock=lambda: self._now,
@@ -165,7 +167,7 @@ class _Replay:
         )
         for column in range(conditions.workers):
             scheduler.rates.assume(column, conditions.wrong_rates ** (1 if column % 2 else -1))
-        return _Replica(scheduler, metrics, ejection)
+        return _Replica(view, prompts, scheduler, metrics, ejection)
 
     def _read_metrics(self) -> None:
         """Every second, the queues as they were some time ago."""
@@ -179,11 +181,24 @@ class _Replay:
 
         heappush(self._events, (self._now + self._metrics_age, -1, arrive))
 
-    def _group(self, scheduler: Scheduler, i: int) -> Group | None:
+    def _prompts(self, view: View) -> PromptExchange:
+        others = SentElsewhere(view, self._sketch, lambda _column: _OVERLAY_SECONDS, lambda: self._now)
+        for column, endpoint in enumerate(self._pool.snapshot().endpoints):
+            others.join(column, endpoint)
+        return PromptExchange(own=OwnPrompts(self._sketch), others=others, secret_id=lambda: b"one for all")
+
+    def _sketch(self, prompt: Prompt, step: int) -> Keys:
+        return self._keys.of_prompt(prompt.tokens, prompt.namespace, step, prompt.media)
+
+    def _picked(self, prompts: PromptExchange, column: int, prompt: Prompt) -> None:
+        if self._share_seconds is not None:
+            prompts.own.picked(endpoint_key(self._pool.snapshot().endpoints[column]), prompt)
+
+    def _group(self, replica: "_Replica", i: int) -> Group | None:
         """The very load sharing that replicas run, but for the sockets."""
         if self._share_seconds is None:
             return None
-        group = Group(scheduler.load, i + 1, f"picker-{i}")
+        group = Group(replica.scheduler.load, i + 1, f"picker-{i}", prompts=replica.prompts)
         snapshot = self._pool.snapshot()
         for column, endpoint in zip(snapshot.columns.tolist(), snapshot.endpoints, strict=True):
             group.join(column, endpoint)
@@ -233,8 +248,20 @@ class _Replay:
         first_token = worker.take(request, self._now)
         result.ttft[i] = first_token - self._now
         result.regret[i] = first_token - self._now - best
+        self._tell_views(i, request, chosen, replica, first_token)
         end = first_token + request.output_tokens * _DECODE_SECONDS
         if streamed:
             heappush(self._events, (first_token, 2 * i, pick.reservation.first_token))
         heappush(self._events, (end, 2 * i + 1, pick.reservation.release))
         self._share()
+
+    def _tell_views(self, i: int, request: TraceRequest, worker: int, picker: _Replica, first_token: float) -> None:
+        """Who picked knows at once that the prompt will be cached there, the others from the engine."""
+        for n, replica in enumerate(self._replicas):
+            heard = self._now if replica is picker else first_token
+            heard = max(heard, self._now + self._view_age)
+            if heard <= self._now:
+                replica.view.use(worker, request)
+            else:
+                order = i * len(self._replicas) + n - 2 * _BEFORE
+                heappush(self._events, (heard, order, replica.view.later(worker, request)))

@@ -31,18 +31,14 @@ class BlockCache:
 class Worker:
     """Computes the missed tokens of each prompt at a fixed rate, in order of arrival.
 
-    A prompt's blocks count as held from its arrival, since whoever shares them queues behind it. `view` is the cache
-    as the picker sees it, `view_age` seconds late.
+    A prompt's blocks count as held from its arrival, since whoever shares them queues behind it.
     """
 
-    def __init__(self, *, cache_blocks: int, tokens_per_second: float, view_age: float = 0.0) -> None:
+    def __init__(self, *, cache_blocks: int, tokens_per_second: float) -> None:
         self.cache = BlockCache(cache_blocks)
         self._rate = tokens_per_second
         self._free_at = 0.0
         self._first_tokens: deque[float] = deque()
-        self._view_age = view_age
-        self._view = BlockCache(cache_blocks) if view_age else self.cache
-        self._unseen: deque[tuple[float, TraceRequest]] = deque()
 
     def queued(self, now: float) -> int:
         """Prompts whose first token is still to come."""
@@ -63,12 +59,4 @@ class Worker:
         self._free_at = now + self.first_token_seconds(request, now)
         self._first_tokens.append(self._free_at)
         self.cache.use(request)
-        if self._view_age:
-            self._unseen.append((now, request))
         return self._free_at
-
-    def view(self, now: float) -> BlockCache:
-        """The cache as the picker sees it now."""
-        while self._unseen and self._unseen[0][0] + self._view_age <= now:
-            self._view.use(self._unseen.popleft()[1])
-        return self._view
