@@ -57,7 +57,7 @@ test: kubeserver setup ## pass the tests (ARGS='-k name' for some)
 manifests-check: setup ## apply every manifest to a real API server, with strict validation
 	$(RUN)pytest -n 0 tests/kubernetes/test_manifests.py $(ARGS)
 
-test-engines: setup ## compare the index with the cache code of released engines (fetches their wheels once)
+test-engines: setup envoy ## compare the index with the cache code of released engines (fetches their wheels once)
 	$(RUN)pytest -m engines -n 2 tests/engines $(ARGS)
 
 check: setup ## lint, types, import layers, protos, generated files
