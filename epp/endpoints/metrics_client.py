@@ -16,7 +16,7 @@ class PageConnection(asyncio.Protocol):
         self._told = told
         self._transport: asyncio.Transport | None = None
         self._waiting = False
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._size = 0
         self._needed = 0
         self._head: bytes | None = None
@@ -73,7 +73,8 @@ class PageConnection(asyncio.Protocol):
 
     def _read_head(self) -> bool:
         """Whether the head is whole; then it says how long the answer is."""
-        together = b"".join(self._parts)
+        first = self._parts[0]
+        together = first if isinstance(first, bytes) and len(self._parts) == 1 else b"".join(self._parts)
         end = together.find(b"\r\n\r\n")
         if end < 0:
             return False
@@ -81,7 +82,7 @@ class PageConnection(asyncio.Protocol):
         length = _header(self._head, b"content-length")
         unknown = _CHUNKS if _chunked(self._head) else _UNTIL_CLOSED
         self._needed = int(length) if length.isdigit() else unknown
-        self._parts[:] = [together[end + 4 :]]
+        self._parts[:] = [memoryview(together)[end + 4 :]]
         self._size = len(self._parts[0])
         return True
 

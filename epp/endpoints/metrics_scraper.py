@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from epp.endpoints.endpoint import Endpoint, host_port
 from epp.endpoints.metrics import EngineMetrics, EngineSample, MetricsStatus
 from epp.endpoints.metrics_client import PageConnection
-from epp.endpoints.metrics_page import metrics_path, read_page
+from epp.endpoints.metrics_page import PageReader, metrics_path
 from epp.endpoints.pool import Pool
 from epp.settings import Settings
 
@@ -78,6 +78,7 @@ class _Target:
         """Whether its present silence was told."""
         self.connecting: asyncio.Task[None] | None = None
         self.port = endpoint.metrics_port or endpoint.port
+        self.pages = PageReader(endpoint.engine)
         self._told = told
         self.connection = self.make()
 
@@ -120,6 +121,8 @@ class MetricsScraper:
         self._rules = rules
         self._clock = clock
         self._targets: dict[int, _Target] = {}
+        self._asked: set[_Target] = set()
+        """Those that owe an answer."""
         self._due: list[tuple[float, int, _Target]] = []
         self._turn = 0
         self._draw = random.Random()  # noqa: S311 - only spreads the readings in time
@@ -203,7 +206,7 @@ class MetricsScraper:
             await asyncio.sleep(0)  # where we were held up ourselves, answers that are here have their turn first
             await asyncio.sleep(0)
             now = self._clock()
-            for target in list(self._targets.values()):
+            for target in list(self._asked):
                 if not target.doubted and target.silent(now):
                     target.doubted = True
                     self.on_loss(target.endpoint)
@@ -219,8 +222,7 @@ class MetricsScraper:
             target.connection.close("no answer in time")
         self._schedule(target, now + self._pace(target))
         if target.connection.open:
-            target.asked_at = now
-            target.connection.ask()
+            self._ask(target, now)
         elif target.connecting is None and self._connecting < _CONNECTING_AT_ONCE:
             self._connecting += 1
             target.connecting = asyncio.create_task(self._connect(target))
@@ -245,17 +247,23 @@ class MetricsScraper:
         if target.gone:
             connection.close()
             return
-        target.connection, target.asked_at = connection, self._clock()
-        connection.ask()
+        target.connection = connection
+        self._ask(target, self._clock())
+
+    def _ask(self, target: _Target, now: float) -> None:
+        self._asked.add(target)
+        target.asked_at = now
+        target.connection.ask()
 
     def _told(self, target: _Target, page: bytes | None, error: str) -> None:
+        self._asked.discard(target)
         if target.gone:
             return
         if page is None:
             self._failed(target, error)
             return
         begun, now = time.thread_time(), self._clock()
-        sample = read_page(page, target.endpoint.engine)
+        sample = target.pages.read(page)
         if sample.queued is None and sample.running is None and sample.kv_used is None:
             self._failed(target, "the page holds none of the engine's metrics")
             return

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from epp.endpoints.metrics import EngineSample
-from epp.endpoints.metrics_page import read_page
+from epp.endpoints.metrics_page import PageReader, read_page
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -90,3 +90,39 @@ def test_what_the_prometheus_client_writes_is_read(value, model):
     registry = CollectorRegistry()
     Gauge("vllm:num_requests_waiting", "h", ["model_name"], registry=registry).labels(model).set(value)
     assert read_page(generate_latest(registry), "vllm").queued == value
+
+
+FAMILIES = {
+    "vllm:num_requests_running": ["vllm:num_requests_running 3", 'vllm:num_requests_running{engine="1"} 4'],
+    "vllm:num_requests_waiting": ['vllm:num_requests_waiting{engine="0"} 2'],
+    "vllm:num_requests_waiting_by_reason": ['vllm:num_requests_waiting_by_reason{reason="capacity"} 50'],
+    "vllm:kv_cache_usage_perc": ["vllm:kv_cache_usage_perc 0.25"],
+    "vllm:prompt_tokens_total": [f'vllm:prompt_tokens_total{{engine="{rank}"}} 10' for rank in range(40)],
+}
+
+
+@st.composite
+def pages(draw: st.DrawFn) -> bytes:
+    """The families in some order, each after up to 1,000 bytes of others."""
+    lines: list[str] = []
+    for family in draw(st.permutations(list(FAMILIES))):
+        lines += ["x" * 99] * draw(st.integers(0, 10))
+        lines += FAMILIES[family]
+    return "\n".join(lines).encode()
+
+
+@given(st.lists(pages(), min_size=1, max_size=6))
+def test_where_families_were_never_changes_what_is_read(found):
+    reader = PageReader("vllm")
+    for page in found:
+        assert reader.read(page) == read_page(page, "vllm")
+
+
+def test_a_family_that_appears_is_seen_at_once_or_within_a_few_readings():
+    adapters = b'vllm:lora_requests_info{running_lora_adapters="sql"} 1\n'
+    reader, without = PageReader("vllm"), VLLM[: VLLM.index(b"vllm:lora")]
+    assert not reader.read(without).adapters
+    assert reader.read(without + adapters).adapters == {"sql"}, "the page has grown"
+    reader = PageReader("vllm")
+    reader.read(without + b"x" * 200)
+    assert {"sql"} in [reader.read(without + adapters).adapters for _ in range(16)]
