@@ -49,6 +49,7 @@ class Followed:
             self.rank.learn_shape(sample.block_size, sample.blocks)
         self._tell_block_size()
         self.rank.assumed.expire(now)
+        self.rank.as_text.expire(now)
         if self.stream is not None and now - self.mended_at >= mend_seconds:
             self.mended_at = now
             self.stream.sequence.mend()
@@ -87,7 +88,9 @@ class Followed:
 
     def picked(self, prompt: Prompt, now: float) -> None:
         """`prompt` is on its way there."""
-        if self.stream is None:
+        if not prompt.has_ids:
+            self.rank.as_text.keep(prompt, len(prompt.tokens), self.rank.block_size, now)
+        elif self.stream is None:
             self.rank.assumed.keep(prompt, len(prompt.tokens), self.rank.block_size, now)
         else:
             self.rank.assumed.expect(prompt, self.rank.block_size, now)

@@ -153,10 +153,11 @@ class KvKnowledge:
     def reported(self, column: int, endpoint: Endpoint, prompt: Prompt, cached_tokens: int) -> None:
         """`endpoint`, which had `column`, said how much of a prompt it had in its cache.
 
-        Where it has several ranks, none of them is named: it is the one that goes on with that very prompt.
+        Where it has several ranks, none of them is named: it is the one that goes on with that very prompt. Tokens that
+        stand for text teach nothing: they cannot be counted against the engine's.
         """
         followed = self._followed.get(column, ())
-        if not followed or followed[0].endpoint.incarnation != endpoint.incarnation:
+        if not prompt.has_ids or not followed or followed[0].endpoint.incarnation != endpoint.incarnation:
             return
         if len(followed) == 1:
             followed[0].reported(prompt, cached_tokens, self._clock())

@@ -84,6 +84,8 @@ class Rank:
         self._block_size = block_size
         self._believe_size = adopt_block_size
         self.assumed = Assumed(index, self.number, limits or AssumedLimits())
+        self.as_text = Assumed(index, self.number, limits or AssumedLimits())
+        """Of prompts without token ids, whose blocks no event will ever name."""
         self._recent: deque[_Heard] = deque(maxlen=_RECENT)
         self._new_decoder = decoder
         self.decoder = decoder()
@@ -108,7 +110,7 @@ class Rank:
         if block_size and self._believe_size and block_size != self._block_size:
             self._block_size = block_size
         if blocks:
-            self.assumed.worker_blocks = blocks
+            self.assumed.worker_blocks = self.as_text.worker_blocks = blocks
             self.assumed.size_known = True
 
     @property
@@ -198,6 +200,7 @@ class Rank:
         self._parked_hashes.clear()
         self._recent.clear()
         self.assumed.clear()
+        self.as_text.clear()
 
     def _store(self, stored: Stored) -> None:
         waiting = [stored]

@@ -23,6 +23,14 @@ class Message(msgspec.Struct, kw_only=True):
     task: Any = None
     tools: Any = None
 
+    @property
+    def characters(self) -> int:
+        """Characters of its text."""
+        content = self.content or ""
+        if isinstance(content, str):
+            return len(content)
+        return sum(len(part if isinstance(part, str) else str(part.get("text", ""))) for part in content)
+
 
 class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """Messages for a chat template."""
@@ -40,12 +48,19 @@ class ChatPrompt(msgspec.Struct, frozen=True, kw_only=True):
     of_responses: bool = False
     """From the responses API, which builds some models' prompts in another way."""
 
+    @property
+    def characters(self) -> int:
+        """Characters of the messages' texts."""
+        return sum(message.characters for message in self.messages)
+
 
 class TextPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """Text that is tokenised as it stands."""
 
     text: str
     add_special_tokens: bool = True
+    stand_ins: TokenIds | None = None
+    """What stands for its token ids where these cannot be had; None: its text."""
 
 
 class TokensPrompt(msgspec.Struct, frozen=True, kw_only=True):

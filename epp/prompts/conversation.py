@@ -70,12 +70,18 @@ def _texts(message: Message, media_mark: str) -> list[dict[str, Any]]:
     return _without_billing(texts) if message.role == "system" else texts
 
 
+def is_media(part: dict[str, Any]) -> bool:
+    """Whether a part is an image, audio or video."""
+    kind = part.get("type")
+    return (isinstance(kind, str) and kind in _MEDIA_PARTS) or not _MEDIA_PARTS.isdisjoint(part)
+
+
 def _text(part: str | dict[str, Any], media_mark: str) -> dict[str, Any] | None:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     kind = part.get("type")
     if kind not in _TEXT_PARTS:
-        if media_mark and (kind in _MEDIA_PARTS or not _MEDIA_PARTS.isdisjoint(part)):
+        if media_mark and is_media(part):
             return {"type": "text", "text": media_mark}
         raise UnknownPartError(f"part of type {kind!r}")
     text = part.get("text") if kind in ("text", "input_text", "output_text") else part.get(kind)

@@ -38,6 +38,10 @@ _log = structlog.get_logger(__name__)
 _numbers = count()
 
 
+class LateError(Exception):
+    """There was no time for token ids; the text is the reason, one of a fixed few words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """Token ids of a text, or of its beginning where there was no time for all of it."""
@@ -76,6 +80,30 @@ class EncodingThreads:
         """The result of `work`, done in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
+    async def within_budget(self, work: Callable[[], Result], characters: int) -> Result:
+        """The result of `work` on so many characters, done in a thread; it goes on after the budget.
+
+        Raises LateError.
+        """
+        if self.queued_characters + characters > self.limits.queued_characters:
+            raise LateError("queue_full")
+        self.queued_characters += characters
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        future.add_done_callback(partial(self._worked, characters))
+        try:
+            done, _ = await asyncio.wait({future}, timeout=self.limits.budget_seconds)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        if not done:
+            raise LateError("late")
+        return future.result()
+
+    def _worked(self, characters: int, future: "asyncio.Future[Result]") -> None:
+        self.queued_characters -= characters
+        if not future.cancelled():
+            future.exception()  # whoever still waits gets it too
+
     def keep(self, task: "asyncio.Task[None]") -> None:
         """Hold on to a task that outlives its request."""
         self._background.add(task)
@@ -102,6 +130,13 @@ class CachedEncoding:
         self.cutter = cutter
         self._threads = threads
         self._number = next(_numbers)
+        self.differed = False
+        """Whether a check found that cuts change the tokens; since then texts are encoded whole."""
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Names of the rules by which texts are cut."""
+        return tuple(rule.name for rule in self.cutter.rules)
 
     async def encode(self, text: str) -> Encoded:
         """The ids of `text` without special tokens around it, within the budget.
@@ -122,7 +157,7 @@ class CachedEncoding:
             late = "queue_full"
         else:
             late = await self._in_threads(chunks, ids, missing, characters)
-        if not late and len(chunks) > 1 and random() < self._threads.limits.check_share:  # noqa: S311 - a sample
+        if not late and self._is_sample(chunks):
             self._check(text, ids)
         return _joined(chunks, ids, late)
 
@@ -132,7 +167,12 @@ class CachedEncoding:
         missing = [i for i, tokens in enumerate(ids) if tokens is None]
         self._put(chunks, ids, missing, self.encoder.encode_all([chunks[i] for i in missing]))
         self._threads.metrics.characters(len(text), sum(len(chunks[i]) for i in missing))
-        return _joined(chunks, ids, "").tokens
+        cut = _joined(chunks, ids, "").tokens
+        if self._is_sample(chunks) and len(text) <= _CHECKED_CHARACTERS:
+            (whole,) = self.encoder.encode_all([text])
+            self._judge(len(text), np.array_equal(whole, cut))
+            return whole
+        return cut
 
     def _look_up(self, text: str) -> tuple[list[str], list[TokenIds | None]]:
         """The chunks of a text, and the ids of those that are known."""
@@ -179,6 +219,10 @@ class CachedEncoding:
             ids[i] = tokens
             self._threads.cache.put((self._number, chunks[i]), tokens)
 
+    def _is_sample(self, chunks: Sequence[str]) -> bool:
+        """Whether to compare the tokens of these chunks with those of the whole."""
+        return len(chunks) > 1 and random() < self._threads.limits.check_share  # noqa: S311 - a sample
+
     def _check(self, text: str, ids: list[TokenIds | None]) -> None:
         """Compare with a whole encoding, later and in a thread."""
         if len(text) <= _CHECKED_CHARACTERS and self._threads.queued_characters == 0:
@@ -187,12 +231,14 @@ class CachedEncoding:
 
     async def _compare(self, text: str, cut: TokenIds) -> None:
         (whole,) = await self._threads.run(partial(self.encoder.encode_all, [text]))
-        equal = np.array_equal(whole, cut)
+        self._judge(len(text), np.array_equal(whole, cut))
+
+    def _judge(self, characters: int, equal: bool) -> None:
+        """A comparison has ended; a difference ends the cutting for good."""
         self._threads.metrics.checked(equal)
-        if not equal and self.cutter.rules:
-            names = [rule.name for rule in self.cutter.rules]
-            self.cutter = Cutter(())
-            _log.error("token cache switched off: a cut changed the tokens", rules=names, characters=len(text))
+        if not equal and not self.differed:
+            names, self.cutter, self.differed = self.rules, Cutter(()), True
+            _log.error("token cache switched off: a cut changed the tokens", rules=names, characters=characters)
 
 
 def _groups(chunks: Sequence[str], missing: Sequence[int]) -> list[list[int]]:

@@ -34,7 +34,7 @@ from openai_harmony import Message as HarmonyMessage
 
 from epp.prompts.asked import ChatPrompt, Message
 from epp.prompts.cuts import AddedToken, Cutter, safe_rules
-from epp.prompts.encoding import CachedEncoding, Encoded, EncodingThreads
+from epp.prompts.encoding import CachedEncoding, Encoded, EncodingThreads, LateError
 from epp.prompts.huggingface import HuggingFaceEncoder
 from epp.prompts.model import WithoutTokensError
 from epp.prompts.model_files import ModelFilesError
@@ -93,14 +93,21 @@ class HarmonyModel:
     @property
     def cache_rules(self) -> tuple[str, ...]:
         """Names of the rules by which texts are cut."""
-        return tuple(rule.name for rule in self.encoding.cutter.rules)
+        return self.encoding.rules
+
+    @property
+    def cache_differed(self) -> bool:
+        """Whether a check found that cuts change the tokens."""
+        return self.encoding.differed
 
     async def chat(self, prompt: ChatPrompt) -> Encoded:
         """Raises WithoutTokensError."""
         if prompt.template is not None or prompt.of_responses:
             raise WithoutTokensError("template_refused")
         try:
-            return Encoded(await self._threads.run(partial(self._ids, prompt)))
+            return Encoded(await self._threads.within_budget(partial(self._ids, prompt), prompt.characters))
+        except LateError as reason:
+            raise WithoutTokensError(str(reason)) from None
         except UnicodeEncodeError:
             raise WithoutTokensError("not_unicode") from None
         except (HarmonyError, ValueError, TypeError, KeyError):

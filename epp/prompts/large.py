@@ -11,6 +11,7 @@ from epp.prompts.asked import AnyPrompt, Asked, Body, StandInPrompt, TextPrompt,
 from epp.prompts.common import CHARACTERS_PER_TOKEN
 from epp.prompts.model import Model, WithoutTokensError
 from epp.prompts.models import Models
+from epp.prompts.prompt import TokenIds
 from epp.prompts.side_child import Answer, Render, StandIns, Text, Understand
 from epp.prompts.side_process import SideProcess
 from epp.prompts.template_model import TemplateModel
@@ -77,7 +78,7 @@ class LargeBodies:
 
 async def _prompt(answer: Answer, found: Model | None, process: SideProcess) -> tuple[AnyPrompt | None, int]:
     """The prompt that the child keeps, and how many characters of it were left out. Raises WithoutTokensError."""
-    seconds = process.child_seconds
+    seconds, stand_ins = process.child_seconds, None
     if not answer.prompt:
         return None, 0
     try:
@@ -91,9 +92,18 @@ async def _prompt(answer: Answer, found: Model | None, process: SideProcess) -> 
                 raise WithoutTokensError("too_large")
             template, special_tokens, mark = found.template_for(answer.has_tools, answer.template)
             rendered, text = await process.ask(Render(template, special_tokens, mark, seconds))
+            if mark.encode() in text:
+                stand_ins = await _stand_ins(process)
         else:
             rendered, text = await process.ask(Text(seconds))
     except WithoutTokensError as reason:
-        _, stand_ins = await process.ask(StandIns(seconds))
-        return StandInPrompt(tokens=np.frombuffer(stand_ins, dtype=np.uint32), reason=str(reason)), 0
-    return TextPrompt(text=text.decode(), add_special_tokens=answer.add_special_tokens), rendered.left_out
+        return StandInPrompt(tokens=await _stand_ins(process), reason=str(reason)), 0
+    special = answer.add_special_tokens
+    prompt = TextPrompt(text=text.decode(), add_special_tokens=special, stand_ins=stand_ins)
+    return prompt, rendered.left_out
+
+
+async def _stand_ins(process: SideProcess) -> TokenIds:
+    """What stands for the token ids of the prompt that the child keeps. Raises WithoutTokensError."""
+    _, stand_ins = await process.ask(StandIns(process.child_seconds))
+    return np.frombuffer(stand_ins, dtype=np.uint32)

@@ -16,7 +16,7 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from epp.prompts.asked import ChatPrompt, Message
 from epp.prompts.conversation import TemplateMessage, UnknownPartError, conversation
 from epp.prompts.cuts import AddedToken, Cutter, safe_rules
-from epp.prompts.encoding import CachedEncoding, Encoded, EncodingThreads
+from epp.prompts.encoding import CachedEncoding, Encoded, EncodingThreads, LateError
 from epp.prompts.model import WithoutTokensError
 from epp.prompts.model_files import ModelFilesError
 from epp.prompts.prompt import TokenIds, TokenSource
@@ -80,7 +80,12 @@ class MistralModel:
     @property
     def cache_rules(self) -> tuple[str, ...]:
         """Names of the rules by which texts are cut."""
-        return tuple(rule.name for rule in self.encoding.cutter.rules)
+        return self.encoding.rules
+
+    @property
+    def cache_differed(self) -> bool:
+        """Whether a check found that cuts change the tokens."""
+        return self.encoding.differed
 
     async def chat(self, prompt: ChatPrompt) -> Encoded:
         """Raises WithoutTokensError."""
@@ -92,7 +97,9 @@ class MistralModel:
                 tools=prompt.tools,
                 continue_final_message=prompt.continue_final_message,
             )
-            return Encoded(await self._threads.run(partial(self._ids, request)))
+            return Encoded(await self._threads.within_budget(partial(self._ids, request), prompt.characters))
+        except LateError as reason:
+            raise WithoutTokensError(str(reason)) from None
         except UnknownPartError:
             raise WithoutTokensError("not_text") from None
         except (MistralCommonException, ValueError, TypeError, KeyError):

@@ -25,6 +25,10 @@ class Model(Protocol):
     def cache_rules(self) -> tuple[str, ...]:
         """Places at which texts may be cut, so that an earlier text's tokens are used again."""
 
+    @property
+    def cache_differed(self) -> bool:
+        """Whether a check found other tokens, so that nothing is cut any more."""
+
     async def chat(self, prompt: ChatPrompt) -> Encoded:
         """The ids of a conversation. Raises WithoutTokensError."""
 

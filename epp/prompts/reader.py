@@ -37,6 +37,9 @@ _ASKED_ELSEWHERE = frozenset(
 """Why there are no tokens, where the engine's render service can do better."""
 
 
+_CACHE_OFF = "the token cache is off: a cut changed the tokens; every text is encoded whole"
+
+
 @dataclass(frozen=True)
 class ModelStatus:
     """How requests for one model become token ids."""
@@ -51,7 +54,7 @@ class ModelStatus:
     """Places at which texts may be cut, so that an earlier text's tokens are used again; none: every text is encoded
     whole."""
     problem: str
-    """Why there is no tokenizer yet, or what is wrong with files that changed since."""
+    """Why there is no tokenizer yet, what is wrong with files that changed since, or why the token cache is off."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +206,7 @@ class PromptReader:
                 )
         if missing:
             self._say_without(missing)
-        if encoded is None:
+        if encoded is None or _is_better_as_text(encoded):
             tokens = approximate_tokens(first)
             return Prompt(tokens=tokens, namespace=text_namespace(place), source=TokenSource.TEXT, unseen_tokens=more)
         unseen = more + encoded.unseen_characters // CHARACTERS_PER_TOKEN
@@ -238,6 +241,13 @@ async def _encode(prompt: AnyPrompt, model: Model | None) -> tuple[Encoded, Toke
     return await model.text(prompt.text, prompt.add_special_tokens), model.source
 
 
+def _is_better_as_text(encoded: Encoded) -> bool:
+    """Whether the text says more of a prompt than its ids: where none came in time, or media come early in it."""
+    if encoded.late == "media":
+        return len(encoded.tokens) * CHARACTERS_PER_TOKEN < encoded.unseen_characters
+    return bool(encoded.late) and not len(encoded.tokens)
+
+
 def _shared(settings: Settings, threads: EncodingThreads, process: SideProcess) -> Shared:
     return Shared(threads, process, settings.trust_request_chat_template, settings.harmony_date)
 
@@ -246,7 +256,8 @@ def _status(one: ServedModel) -> ModelStatus:
     model, names = one.model, tuple(sorted(one.names))
     if model is None:
         return ModelStatus(names, one.origin, chat_template=False, token_cache_rules=(), problem=one.problem)
-    return ModelStatus(names, one.origin, model.has_template, model.cache_rules, one.problem)
+    problem = one.problem or (_CACHE_OFF if model.cache_differed else "")
+    return ModelStatus(names, one.origin, model.has_template, model.cache_rules, problem)
 
 
 def _render_service(

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from epp.prompts.approximate import MEDIA_TOKENS
 from epp.prompts.asked import ChatPrompt
 from epp.prompts.chat_template import ChatTemplate, RenderError
+from epp.prompts.common import CHARACTERS_PER_TOKEN
 from epp.prompts.conversation import UnknownPartError
 from epp.prompts.cuts import Cutter, safe_rules
 from epp.prompts.encoding import CachedEncoding, Encoded, EncodingThreads
@@ -48,7 +50,12 @@ class TemplateModel:
     @property
     def cache_rules(self) -> tuple[str, ...]:
         """Names of the rules by which texts are cut."""
-        return tuple(rule.name for rule in self.encoding.cutter.rules)
+        return self.encoding.rules
+
+    @property
+    def cache_differed(self) -> bool:
+        """Whether a check found that cuts change the tokens."""
+        return self.encoding.differed
 
     async def chat(self, prompt: ChatPrompt) -> Encoded:
         """Raises WithoutTokensError. A prompt with media is known up to the first of them, and late for "media"."""
@@ -60,7 +67,9 @@ class TemplateModel:
         encoded = await self._text(before, add_special_tokens)
         if not mark:
             return encoded
-        return Encoded(encoded.tokens, encoded.unseen_characters + len(behind), encoded.late or "media")
+        media = 1 + behind.count(_MEDIA_MARK)
+        unseen = len(behind) - (media - 1) * len(_MEDIA_MARK) + media * MEDIA_TOKENS * CHARACTERS_PER_TOKEN
+        return Encoded(encoded.tokens, encoded.unseen_characters + unseen, encoded.late or "media")
 
     def template_for(self, has_tools: bool, in_request: str | None) -> tuple[str, dict[str, str], str]:
         """The template for a request, the special tokens that it knows, and the mark for media.

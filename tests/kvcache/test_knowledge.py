@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_struct
 from prometheus_client import CollectorRegistry, generate_latest
 
 from epp.endpoints.endpoint import Endpoint
@@ -19,7 +20,7 @@ from epp.kvcache.metrics import KvMetrics
 from epp.kvcache.run_index import RunIndex
 from epp.kvcache.snapshot import Decoder
 from epp.kvcache.stream import StreamOptions
-from epp.prompts.prompt import Prompt
+from epp.prompts.prompt import Prompt, TokenSource
 from tests.kvcache.publisher import CLEARED, Publisher, batch, removed, stored
 from tests.waiting import until
 
@@ -283,6 +284,28 @@ async def test_equal_prompts_find_each_other_before_the_event_comes(world, publi
     publisher.publish(batch(removed([3])))
     await world.until_cached(8)
     assert world.knowledge.status().ranks[0].confidence == 1
+
+
+async def test_prompts_compared_as_text_outlive_the_wait_for_events_that_cannot_come(publisher):
+    now = 0.0
+    index = RunIndex(PrefixKeys())
+    pool = Pool()
+    knowledge = KvKnowledge(pool=pool, index=index, block_size=4, clock=lambda: now)
+    await knowledge.start()
+    try:
+        pool.replace([endpoint(publisher, 0)])
+        as_text = replace_struct(PROMPT, namespace="text ", source=TokenSource.TEXT)
+        knowledge.picked(0, as_text)
+        knowledge.picked(0, PROMPT)
+        now = 120.0
+        await until(lambda: index.match(PROMPT).cached_tokens.tolist() == [0])
+        assert index.match(as_text).cached_tokens.tolist() == [12]
+        knowledge.reported(0, endpoint(publisher, 0), as_text, 0)
+        assert index.match(as_text).cached_tokens.tolist() == [12]
+        now = 1000.0
+        await until(lambda: index.match(as_text).cached_tokens.tolist() == [0])
+    finally:
+        await knowledge.stop()
 
 
 async def test_without_events_our_own_picks_are_what_is_known():

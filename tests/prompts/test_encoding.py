@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from epp.prompts.chunk_cache import ChunkCache
 from epp.prompts.cuts import SPACE, Cutter, safe_rules
-from epp.prompts.encoding import CachedEncoding, EncodingLimits, EncodingThreads
+from epp.prompts.encoding import CachedEncoding, EncodingLimits, EncodingThreads, LateError
 from epp.prompts.metrics import EncodingMetrics
 from tests.prompts.real_tokenizers import encoder
 from tests.waiting import until
@@ -131,6 +131,41 @@ async def test_a_difference_switches_the_cache_off(make):
     assert encoding.registry.get_sample_value("epp_token_cache_checks_total", labels) == 1
     again = await encoding.encode(TEXT)
     assert again.tokens.tolist() == Slow().encode_all([TEXT])[0].tolist()
+
+
+async def test_a_check_in_a_thread_of_the_caller_switches_the_cache_off_too(make):
+    encoding = make(Slow(), check_share=1.0)
+    whole = Slow().encode_all([TEXT])[0].tolist()
+    assert encoding.encode_now(TEXT).tolist() == whole
+    assert encoding.differed
+    assert encoding.rules == ()
+    assert encoding.encode_now(TEXT).tolist() == whole
+
+
+async def test_work_beyond_the_budget_goes_on_and_is_not_waited_for(make):
+    threads = make(Slow(), budget_seconds=0.05, queued_characters=1000).threads
+    go = threading.Event()
+    with pytest.raises(LateError, match="late"):
+        await threads.within_budget(lambda: go.wait(30), 600)
+    with pytest.raises(LateError, match="queue_full"):
+        await threads.within_budget(lambda: True, 600)
+    go.set()
+    await until(lambda: threads.queued_characters == 0)
+    assert await make(Slow()).threads.within_budget(lambda: 5, 600) == 5
+
+
+async def test_work_that_fails_late_is_no_fault_of_anybody(make):
+    threads = make(Slow(), budget_seconds=0.05).threads
+    go = threading.Event()
+
+    def work():
+        go.wait(30)
+        raise ValueError
+
+    with pytest.raises(LateError):
+        await threads.within_budget(work, 1)
+    go.set()
+    await until(lambda: threads.queued_characters == 0)
 
 
 async def test_a_sampled_check_of_a_good_tokenizer_finds_nothing(make):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from tokenizers import Tokenizer
 
+from epp.prompts.approximate import MEDIA_TOKENS
 from epp.prompts.prompt import Api, TokenSource
 from epp.prompts.reader import PromptReader
 from epp.settings import Settings, SettingsError
@@ -192,15 +193,63 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
 
 async def test_a_prompt_with_an_image_is_known_up_to_the_image(reader, plain):
     messages = [
-        {"role": "user", "content": "first"},
+        {"role": "user", "content": "first " * 2000},
         {"role": "assistant", "content": "yes"},
         {"role": "user", "content": [{"type": "text", "text": "what is this?"}, IMAGE]},
     ]
     request = await read(reader, {"messages": messages})
-    text = "<｜begin▁of▁sentence｜><｜User｜>first<｜Assistant｜>yes<｜end▁of▁sentence｜><｜User｜>"
+    first = "first " * 2000
+    text = f"<｜begin▁of▁sentence｜><｜User｜>{first}<｜Assistant｜>yes<｜end▁of▁sentence｜><｜User｜>"
     assert request.prompt.tokens.tolist() == plain.encode(text, add_special_tokens=False).ids
-    assert request.prompt.unseen_tokens > 0
+    assert MEDIA_TOKENS < request.prompt.unseen_tokens < 2 * MEDIA_TOKENS
     assert reader.status().without_tokens["media"] >= 1
+
+
+@pytest.mark.parametrize("with_tokenizer", [True, False])
+async def test_a_prompt_that_begins_with_an_image_is_compared_by_its_content(reader, with_tokenizer):
+    """No rule tells how many tokens an engine makes of it, so what stands behind it is compared as text."""
+    without = PromptReader.from_settings(Settings(), CollectorRegistry())
+    using = reader if with_tokenizer else without
+
+    async def tokens(image, text):
+        body = {"messages": [{"role": "user", "content": [image, {"type": "text", "text": text}]}]}
+        request = await read(using, body)
+        assert request.prompt.source is TokenSource.TEXT
+        return request.prompt.tokens.tolist()
+
+    def image(data, **more):
+        return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}} | more
+
+    one, same, longer = [await tokens(image("A" * 100_000), text) for text in ("what?", "what?", "what? and why?")]
+    other = await tokens(image("A" * 99_999 + "B"), "what?")
+    assert one == same
+    assert longer[: len(one) - 2] == one[:-2]
+    assert one[:8] != other[:8]
+    assert MEDIA_TOKENS < len(one) < 1.1 * MEDIA_TOKENS
+    named = [await tokens(image(data, uuid="u"), "what?") for data in ("A", "B")]
+    assert named[0] == named[1]
+    without.close()
+
+
+async def test_a_late_tokenizer_that_knows_nothing_of_a_prompt_leaves_it_to_text(model_directory):
+    settings = Settings(tokenizer_path=model_directory, tokenize_budget_ms=0)
+    reader = PromptReader.from_settings(settings, CollectorRegistry())
+    text = "All work and no play makes Jack a dull boy. " * 2000
+    request = await read(reader, {"prompt": text}, COMPLETIONS)
+    assert request.prompt.source is TokenSource.TEXT
+    assert len(request.prompt.tokens) == len(text) // 4
+    assert request.prompt.unseen_tokens == 0
+    assert reader.status().without_tokens == {"late": 1}
+    reader.close()
+
+
+async def test_a_full_queue_leaves_prompts_to_text(model_directory):
+    settings = Settings(tokenizer_path=model_directory, tokenize_queue_bytes=10_000)
+    reader = PromptReader.from_settings(settings, CollectorRegistry())
+    request = await read(reader, {"prompt": "word " * 4000}, COMPLETIONS)
+    assert (request.prompt.source, len(request.prompt.tokens)) == (TokenSource.TEXT, 5000)
+    assert reader.status().without_tokens == {"queue_full": 1}
+    reader.close()
 
 
 async def test_a_conversation_rendered_apart_gives_the_same_ids(reader, model_directory):
@@ -219,5 +268,5 @@ async def test_a_conversation_rendered_apart_gives_the_same_ids(reader, model_di
     for body in ({"messages": messages, "tools": [tool]}, {"messages": [{"role": "user", "content": ["a", IMAGE]}]}):
         here, there = await read(reader, body), await read(apart, body)
         assert there.prompt.tokens.tolist() == here.prompt.tokens.tolist()
-        assert there.prompt.source is TokenSource.TOKENIZER
+        assert there.prompt.source is here.prompt.source
     apart.close()

@@ -167,7 +167,7 @@ async def test_what_a_gateway_cut_off_is_routed(served):
 
 
 async def test_each_model_has_its_tokenizer_and_its_files_may_change_under_load(served):
-    read = served.prompts()["read"]["tokenizer"]
+    read = served.prompts()["read"].get("tokenizer", 0)
     for name in ("one", "two", "one-sql"):
         assert picked(await ask(served, encoded({"model": name, "messages": [USER]})))
     assert served.prompts()["read"]["tokenizer"] >= read + 2
