@@ -214,7 +214,9 @@ def _add_doctor(commands: Commands) -> None:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from epp.admin.doctor.command import run
+    from epp.telemetry.logs import configure_logs
 
+    configure_logs("error")  # on standard error: what matters of it is among the findings
     return run(arguments)
 
 

@@ -8,11 +8,12 @@ import pytest
 from aiohttp import web
 
 from epp.admin.doctor import command
-from epp.admin.doctor.cluster import StatusPool, pool_conditions
 from epp.admin.doctor.engine_flags import Expected, flag_findings
 from epp.admin.doctor.finding import Severity
+from epp.admin.doctor.gateway import refusals
 from epp.admin.doctor.workers import worker_findings
 from epp.endpoints.endpoint import Endpoint
+from epp.readiness.snapshot.gateway_objects import ParentsStatus
 from tests.endpoints.kube import convert
 
 GOOD = {"enable_kv_cache_events": True, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5600"}
@@ -69,39 +70,31 @@ def test_events_are_no_matter_where_they_are_switched_off():
     assert told(["vllm", "--enable-prompt-tokens-details"], off) == []
 
 
+def said(*conditions: tuple[str, str, str]) -> list[str]:
+    """What the doctor makes of conditions that a gateway wrote: type, status, reason."""
+    given = [{"type": kind, "status": status, "reason": reason} for kind, status, reason in conditions]
+    parents = [{"parentRef": {"name": "gw"}, "conditions": given}]
+    found = convert({"parents": parents}, ParentsStatus).parents
+    return [f"{finding.what} -> {finding.fix}" for finding in refusals("pool", found)]
+
+
 @pytest.mark.parametrize(
-    ("status", "message"),
+    ("reason", "cure"),
     [
-        ({}, "no gateway has taken it up"),
-        (
-            {
-                "parents": [
-                    {
-                        "conditions": [
-                            {
-                                "type": "ResolvedRefs",
-                                "status": "False",
-                                "reason": "InvalidExtensionRef",
-                                "message": "no Service",
-                            }
-                        ]
-                    }
-                ]
-            },
-            "ResolvedRefs=False (InvalidExtensionRef): no Service",
-        ),
+        ("InvalidExtensionRef", "make endpointPickerRef name"),
+        ("InvalidKind", "switch on the gateway's inference extension"),
+        ("RefNotPermitted", "ReferenceGrant"),
+        ("SomethingNew", "mend the HTTPRoute, or"),
     ],
 )
-def test_what_gateways_say_of_the_pool(status, message):
-    (found,) = pool_conditions("pool", convert({"status": status}, StatusPool))
-    assert message in found.what
+def test_what_gateways_refuse_is_said_with_a_cure(reason, cure):
+    (text,) = said(("Accepted", "True", "Accepted"), ("ResolvedRefs", "False", reason))
+    assert text.startswith(f"Gateway gw says ResolvedRefs=False ({reason}): no more is said -> ")
+    assert cure in text
 
 
-def test_an_accepted_pool_is_fine():
-    conditions = [{"type": kind, "status": "True"} for kind in ("Accepted", "ResolvedRefs")]
-    assert (
-        list(pool_conditions("pool", convert({"status": {"parents": [{"conditions": conditions}]}}, StatusPool))) == []
-    )
+def test_what_is_accepted_is_fine():
+    assert said(("Accepted", "True", "Accepted"), ("ResolvedRefs", "True", ""), ("Other", "False", "")) == []
 
 
 @pytest.fixture

@@ -1,121 +1,60 @@
-"""What can be learnt from the Kubernetes API: command lines of workers, conditions of the pool, network policies."""
+"""What can be learnt of the workers from the Kubernetes API: their command lines, and who may reach their ports."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
-
-import msgspec
+from collections.abc import Sequence
 
 from epp.admin.doctor.engine_flags import Expected, flag_findings
-from epp.admin.doctor.finding import Finding, error, unknown, warning
+from epp.admin.doctor.finding import Finding, warning
+from epp.admin.doctor.read import read
 from epp.endpoints.endpoint import Endpoint
-from epp.endpoints.kubernetes.client import ApiError, KubernetesClient, UnreachableError
-from epp.endpoints.kubernetes.inference_pool import GROUP
-from epp.endpoints.kubernetes.objects import Condition, Meta, Struct
-
-T = TypeVar("T")
+from epp.endpoints.kubernetes.client import KubernetesClient
+from epp.readiness.snapshot.core_objects import NetworkPolicy, Pod, PolicyIngress
+from epp.readiness.snapshot.objects import Struct, labels_of
+from epp.readiness.words import port_number
 
 MOST_PODS = 20
-SECONDS = 10.0
-
-
-class Container(Struct, frozen=True):
-    command: tuple[str, ...] | None = None
-    args: tuple[str, ...] | None = None
-
-
-class PodSpec(Struct, frozen=True):
-    containers: tuple[Container, ...] = ()
-
-
-class CommandPod(Struct, frozen=True):
-    """A pod as far as its command lines go."""
-
-    spec: PodSpec
-    metadata: Meta
-
-
-class ConditionWithReason(Condition, frozen=True):
-    reason: str = ""
-    message: str = ""
-
-
-class Parent(Struct, frozen=True):
-    conditions: tuple[ConditionWithReason, ...] | None = None
-
-
-class PoolStatus(Struct, frozen=True):
-    parents: tuple[Parent, ...] | None = None
-
-
-class StatusPool(Struct, frozen=True):
-    """An InferencePool as far as gateways speak of it."""
-
-    status: PoolStatus = PoolStatus()
-
-
-class Selector(Struct, frozen=True):
-    match_labels: Mapping[str, str] | None = None
-    match_expressions: tuple[object, ...] | None = None
-
-
-class PolicySpec(Struct, frozen=True):
-    pod_selector: Selector = Selector()
-    policy_types: tuple[str, ...] | None = None
-
-
-class Policy(Struct, frozen=True):
-    """A NetworkPolicy as far as whom it protects goes."""
-
-    spec: PolicySpec
+"""Pods whose command lines are read; a fault of a pool shows in the first few."""
 
 
 class PolicyList(Struct, frozen=True):
-    items: tuple[Policy, ...] = ()
+    """The NetworkPolicies of a namespace."""
+
+    items: tuple[NetworkPolicy, ...] = ()
 
 
-async def pool_findings(client: KubernetesClient, namespace: str, name: str) -> list[Finding]:
-    """What gateways say of the pool."""
-    where = f"InferencePool {name}"
-    path = f"/apis/{GROUP}/v1/namespaces/{namespace}/inferencepools/{name}"
-    found = await _read(client, path, StatusPool, where)
-    return [found] if isinstance(found, Finding) else list(pool_conditions(where, found))
-
-
-def pool_conditions(where: str, pool: StatusPool) -> Iterator[Finding]:
-    """Conditions that are not True, and the lack of any."""
-    parents = pool.status.parents or ()
-    if not parents:
-        yield warning(where, "no gateway has taken it up", "name it in the backendRefs of an HTTPRoute")
-    for parent in parents:
-        for condition in parent.conditions or ():
-            if condition.type in ("Accepted", "ResolvedRefs") and condition.status != "True":
-                what = f"a gateway says {condition.type}={condition.status} ({condition.reason}): {condition.message}"
-                yield error(where, what, "mend the HTTPRoute, or endpointPickerRef's Service and port")
-
-
-async def pod_findings(
+async def cluster_findings(
     client: KubernetesClient, namespace: str, endpoints: Sequence[Endpoint], expected: Expected
 ) -> list[Finding]:
-    """What is wrong with the command lines of vLLM workers."""
-    pods = {endpoint.name.partition("-rank-")[0]: endpoint for endpoint in endpoints if endpoint.engine == "vllm"}
+    """What is wrong with the command lines of vLLM workers, and with the protection of their event ports."""
+    workers: dict[str, Endpoint] = {}
+    for endpoint in endpoints:
+        workers.setdefault(endpoint.name.partition("-rank-")[0], endpoint)
+    pods: dict[str, Pod] = {}
     findings: list[Finding] = []
-    for name, endpoint in list(pods.items())[:MOST_PODS]:
-        where = f"pod {name}"
-        found = await _read(client, f"/api/v1/namespaces/{namespace}/pods/{name}", CommandPod, where)
+    for name in list(workers)[:MOST_PODS]:
+        found = await read(client, f"/api/v1/namespaces/{namespace}/pods/{name}", Pod, f"pod {name}")
         if isinstance(found, Finding):
             findings.append(found)
-        elif command := _engine_command(found):
-            of_this = Expected(
-                block_size=endpoint.block_size or expected.block_size,
-                events_port=None if endpoint.events_port is None else endpoint.events_port - endpoint.rank,
-                replay_port=None if endpoint.replay_port is None else endpoint.replay_port - endpoint.rank,
-                kv_events=expected.kv_events,
-            )
-            findings.extend(flag_findings(where, command, of_this))
+        else:
+            pods[name] = found
+    for name, pod in pods.items():
+        if workers[name].engine == "vllm" and (command := _engine_command(pod)):
+            findings.extend(flag_findings(f"pod {name}", command, _expected_of(workers[name], expected)))
+    publishing = {name: workers[name] for name in pods if workers[name].events_port is not None}
+    if expected.kv_events and publishing:
+        findings.extend(await _open_ports(client, namespace, publishing, pods))
     return findings
 
 
-def _engine_command(pod: CommandPod) -> list[str]:
+def _expected_of(endpoint: Endpoint, pool: Expected) -> Expected:
+    return Expected(
+        block_size=endpoint.block_size or pool.block_size,
+        events_port=None if endpoint.events_port is None else endpoint.events_port - endpoint.rank,
+        replay_port=None if endpoint.replay_port is None else endpoint.replay_port - endpoint.rank,
+        kv_events=pool.kv_events,
+    )
+
+
+def _engine_command(pod: Pod) -> list[str]:
     """The words of the container that looks like vLLM; empty when none does."""
     for container in pod.spec.containers:
         words = [*(container.command or ()), *(container.args or ())]
@@ -124,37 +63,38 @@ def _engine_command(pod: CommandPod) -> list[str]:
     return []
 
 
-async def policy_findings(client: KubernetesClient, namespace: str, endpoints: Sequence[Endpoint]) -> list[Finding]:
-    """Whether the event ports of the workers are open to all."""
-    publishing = [endpoint for endpoint in endpoints if endpoint.events_port is not None]
-    if not publishing:
-        return []
+async def _open_ports(
+    client: KubernetesClient, namespace: str, workers: dict[str, Endpoint], pods: dict[str, Pod]
+) -> list[Finding]:
+    """Workers whose event ports any pod may reach: policies add up, so one that lets all in is enough."""
     where = "network policies"
     path = f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
-    found = await _read(client, path, PolicyList, where)
+    found = await read(client, path, PolicyList, where)
     if isinstance(found, Finding):
         return [found]
-    bare = [endpoint.name for endpoint in publishing if not any(_protects(policy, endpoint) for policy in found.items)]
+    bare = []
+    for name, endpoint in workers.items():
+        mine = [it for it in found.items if _restricts(it) and it.spec.pod_selector.selects(labels_of(pods[name]))]
+        ports = [port for port in (endpoint.events_port, endpoint.replay_port) if port is not None]
+        rules = [rule for policy in mine for rule in policy.spec.ingress or ()]
+        if not mine or any(_lets_all_in(rule, pods[name], port) for rule in rules for port in ports):
+            bare.append(name)
     if not bare:
         return []
-    what = f"KV events carry prompts as token ids, and any pod may listen to {', '.join(bare[:3])}"
-    fix = "apply a NetworkPolicy like manifests/components/vllm/networkpolicy.yaml"
-    return [warning(where, what + (" and others" if len(bare) > len(bare[:3]) else ""), fix)]
+    named = ", ".join(bare[:3]) + (" and others" if len(bare) > len(bare[:3]) else "")
+    what = f"KV events carry prompts as token ids, and any pod may listen to {named}"
+    return [warning(where, what, "apply a NetworkPolicy like manifests/components/vllm/networkpolicy.yaml")]
 
 
-def _protects(policy: Policy, endpoint: Endpoint) -> bool:
-    selector = policy.spec.pod_selector
-    labels = (selector.match_labels or {}).items()
-    return (
-        not selector.match_expressions
-        and all(endpoint.labels.get(name) == value for name, value in labels)
-        and "Ingress" in (policy.spec.policy_types or ("Ingress",))
-    )
+def _restricts(policy: NetworkPolicy) -> bool:
+    return "Ingress" in (policy.spec.policy_types or ("Ingress",))
 
 
-async def _read(client: KubernetesClient, path: str, kind: type[T], where: str) -> T | Finding:
-    try:
-        async with client.get(path, {}, silence_seconds=SECONDS) as response:
-            return msgspec.json.decode(await response.read(), type=kind)
-    except (ApiError, UnreachableError, msgspec.DecodeError) as problem:
-        return unknown(where, f"could not be read: {problem}", "run it with a kubeconfig that may read this")
+def _lets_all_in(rule: PolicyIngress, pod: Pod, port: int) -> bool:
+    if rule.from_:
+        return False
+    for allowed in rule.ports or ():
+        first = port_number(pod, allowed.port, port)
+        if first is not None and first <= port <= (allowed.end_port or first):
+            return True
+    return not rule.ports

@@ -3,20 +3,23 @@
 import argparse
 import asyncio
 import sys
-from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from epp.admin.doctor.cluster import pod_findings, policy_findings, pool_findings
+from epp.admin.doctor.cluster import cluster_findings
 from epp.admin.doctor.engine_flags import Expected
-from epp.admin.doctor.finding import Finding, Severity, error, warning
-from epp.admin.doctor.workers import worker_findings
+from epp.admin.doctor.finding import Finding, Severity, error
+from epp.admin.doctor.gateway import gateway_findings
+from epp.admin.doctor.tokenizer import tokenizer_findings
+from epp.admin.doctor.workers import opens, worker_findings
 from epp.admin.status import Status, decode
 from epp.endpoints.discovery import Discovery
 from epp.endpoints.kubernetes.client import KubernetesClient, NoClusterError
+from epp.endpoints.kubernetes.inference_pool import OLD_GROUP
 from epp.endpoints.kubernetes.namespace import own_namespace
 from epp.endpoints.pool import Pool
 from epp.settings import Settings, SettingsError, load_settings
@@ -40,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def examine(settings: Settings, url: str) -> list[Finding]:
     """All findings: settings first, then the EPP itself, the source of endpoints, the workers."""
-    findings = [*_tokenizer(settings), *await _running(url)]
+    findings = [*await asyncio.to_thread(tokenizer_findings, settings), *await _running(settings, url)]
     client = None if settings.endpoints_file or settings.endpoints else KubernetesClient()
     pool = Pool()
     try:
@@ -67,18 +70,15 @@ async def examine(settings: Settings, url: str) -> list[Finding]:
 
 async def _cluster(settings: Settings, client: KubernetesClient, pool: Pool) -> list[Finding]:
     namespace = settings.namespace or own_namespace()
-    endpoints = pool.snapshot().endpoints
     expected = Expected(
         block_size=settings.block_size,
         events_port=settings.events_port,
         replay_port=settings.replay_port,
         kv_events=settings.kv_events and settings.kv_bind_port is None,
     )
-    findings = await pod_findings(client, namespace, endpoints, expected)
-    if settings.kv_events:
-        findings.extend(await policy_findings(client, namespace, endpoints))
-    if settings.pool_name and not settings.pool_group:
-        findings.extend(await pool_findings(client, namespace, settings.pool_name))
+    findings = await cluster_findings(client, namespace, pool.snapshot().endpoints, expected)
+    if settings.pool_name and settings.pool_group != OLD_GROUP:
+        findings.extend(await gateway_findings(client, namespace, settings.pool_name))
     return findings
 
 
@@ -92,19 +92,8 @@ async def _sources(discovery: Discovery) -> list[Finding]:
     return []
 
 
-def _tokenizer(settings: Settings) -> list[Finding]:
-    path = settings.tokenizer_path
-    if path is None:
-        what = "no tokenizer: picks know the load of workers, but not what is in their caches"
-        return [warning("EPP_TOKENIZER_PATH", what, "name a folder with the model's tokenizer.json")]
-    if not any(Path(path).glob("*token*")):
-        what = f"{path} holds no tokenizer"
-        return [error("EPP_TOKENIZER_PATH", what, "mount a volume with tokenizer.json and tokenizer_config.json there")]
-    return []
-
-
-async def _running(url: str) -> list[Finding]:
-    """Whether the EPP answers, and what it says of itself."""
+async def _running(settings: Settings, url: str) -> list[Finding]:
+    """Whether the EPP answers, what it says of itself, and whether gateways find it listening."""
     timeout = aiohttp.ClientTimeout(total=STATUS_SECONDS)
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/status") as answer:
@@ -112,7 +101,13 @@ async def _running(url: str) -> list[Finding]:
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, msgspec.DecodeError) as problem:
         fix = "run the doctor where `epp serve` runs, or give --url"
         return [error("epp serve", f"{url} does not answer: {str(problem) or type(problem).__name__}", fix)]
-    return _said(status)
+    host = urlsplit(url).hostname or "127.0.0.1"
+    port = int(status.settings.get("EPP_GRPC_PORT") or settings.grpc_port)
+    findings = _said(status)
+    if port and not await opens(host, port):
+        what = f"{host}:{port} does not accept connections, so no gateway reaches it"
+        findings.append(error("epp serve", what, "see EPP_HOST and EPP_GRPC_PORT, and the log of `epp serve`"))
+    return findings
 
 
 def _said(status: Status) -> list[Finding]:

@@ -24,11 +24,11 @@ async def worker_findings(endpoints: Sequence[Endpoint], *, block_size: int, kv_
 
 async def _look(session: aiohttp.ClientSession, endpoint: Endpoint, block_size: int, kv_events: bool) -> list[Finding]:
     where = f"worker {endpoint.name}"
-    if not await _opens(endpoint.address, endpoint.port):
+    if not await opens(endpoint.address, endpoint.port):
         fix = "see whether the engine runs and whether a NetworkPolicy lets this pod reach it"
         return [error(where, f"{endpoint.host_port} does not accept connections", fix)]
     findings = await _metrics(session, endpoint, where, endpoint.block_size or block_size)
-    if kv_events and endpoint.events_port is not None and not await _opens(endpoint.address, endpoint.events_port):
+    if kv_events and endpoint.events_port is not None and not await opens(endpoint.address, endpoint.events_port):
         what = f"nothing publishes KV events on port {endpoint.events_port}"
         fix = "give vLLM --kv-events-config with an endpoint tcp://*:PORT (tcp://0.0.0.0 connects, it does not bind)"
         findings.append(error(where, what, fix))
@@ -55,7 +55,8 @@ async def _metrics(session: aiohttp.ClientSession, endpoint: Endpoint, where: st
     return []
 
 
-async def _opens(address: str, port: int) -> bool:
+async def opens(address: str, port: int) -> bool:
+    """Whether somebody accepts connections there, within SECONDS."""
     try:
         async with asyncio.timeout(SECONDS):
             _, writer = await asyncio.open_connection(address, port)
