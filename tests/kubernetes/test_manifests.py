@@ -1,7 +1,7 @@
 """Every manifest is rendered and applied to a real API server with strict validation of every field.
 
-Kinds of Gateway API and its Inference Extension are checked by their upstream CRDs; PodMonitor, DestinationRule and
-HealthCheckPolicy by the minimal schemas of our own in crds/own.
+Kinds of Gateway API and its Inference Extension are checked by their upstream CRDs; those in OWN, whose CRDs are
+in no Go module that can be had, by the minimal schemas of our own in crds/own.
 """
 
 import copy
@@ -20,6 +20,14 @@ MANIFESTS = Path(__file__).parents[2] / "manifests"
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 TOKENIZERS = sorted(f"tokenizer/{path.name}" for path in (MANIFESTS / "components" / "tokenizer").iterdir())
 EVERYTHING = MANIFESTS / "chart" / "ci" / "everything-values.yaml"
+OWN = {
+    "DestinationRule",
+    "HealthCheckPolicy",
+    "InferenceModelRewrite",
+    "InferenceObjective",
+    "PodMonitor",
+    "ServiceMonitor",
+}
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
 
 
@@ -32,6 +40,7 @@ def render(kubeserver: Path) -> Path:
 async def full_cluster(cluster: Cluster, upstream_crds: list[dict]) -> Cluster:
     """All kinds that the manifests use; workloads must be as safe as the strictest pod standard demands."""
     own = load_crds(CRDS / "own")
+    assert {crd["spec"]["names"]["kind"] for crd in own} == OWN
     upstream = [crd for crd in upstream_crds if crd["kind"] == "CustomResourceDefinition"]
     await cluster.install(*upstream, *own)
     return cluster
@@ -75,7 +84,7 @@ async def check(cluster: Cluster, documents: list[dict]) -> None:
     settings = one(documents, "ConfigMap", template["spec"]["containers"][0]["envFrom"][0]["configMapRef"]["name"])
     in_force = load_settings(settings["data"])
     pools = {document["metadata"]["name"] for document in documents if document["kind"] == "InferencePool"}
-    assert in_force.pool_name in pools
+    assert in_force.service_name or in_force.pool_name in pools
     assert in_force.prefill_pool_name in {None, *pools}
     grace = template["spec"]["terminationGracePeriodSeconds"]
     assert grace > in_force.drain_delay_seconds + in_force.drain_timeout_seconds
@@ -103,7 +112,7 @@ async def test_overlay(full_cluster: Cluster, render: Path, overlay: str):
     await check(full_cluster, kustomized(render, MANIFESTS / "overlays" / overlay))
 
 
-@pytest.mark.parametrize("component", ["monitoring", "hpa", "policies", *TOKENIZERS])
+@pytest.mark.parametrize("component", ["monitoring", "servicemonitor", "service", "hpa", "policies", *TOKENIZERS])
 async def test_components_join_an_overlay(full_cluster: Cluster, render: Path, tmp_path: Path, component: str):
     for name in ("base", "components", "overlays"):
         (tmp_path / name).mkdir()
@@ -140,6 +149,31 @@ def test_base_and_chart_give_the_same_rights(render: Path):
     base = one(kustomized(render, MANIFESTS / "base"), "Role", "epp")
     chart = one(charted(render, "ns"), "Role", "epp")
     assert json.dumps(base["rules"], sort_keys=True) == json.dumps(chart["rules"], sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "resources"),
+    [
+        ({"EPP_SERVICE_NAME": "vllm"}, ["endpointslices"]),
+        ({"EPP_POD_SELECTOR": "app=vllm", "EPP_TARGET_PORTS": "8000"}, ["pods"]),
+        ({"EPP_ENDPOINTS_FILE": "/etc/epp/endpoints.yaml"}, []),
+        (
+            {"EPP_INFERENCE_POLICIES": "true"},
+            ["pods", "inferencepools", "inferenceobjectives", "inferencemodelrewrites"],
+        ),
+    ],
+)
+def test_the_chart_gives_only_the_rights_that_are_used(render: Path, tmp_path: Path, settings: dict, resources: list):
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"settings": settings}))
+    rules = one(charted(render, "ns", values), "Role", "epp")["rules"]
+    assert [name for rule in rules for name in rule["resources"]] == resources
+
+
+def test_base_and_chart_let_in_the_same_callers(render: Path):
+    base = one(kustomized(render, MANIFESTS / "base"), "NetworkPolicy", "epp")["spec"]["ingress"]
+    chart = one(charted(render, "ns"), "NetworkPolicy", "epp")["spec"]["ingress"]
+    assert [rule["ports"] for rule in base] == [rule["ports"] for rule in chart]
 
 
 def _copy(source: Path, target: Path) -> None:
