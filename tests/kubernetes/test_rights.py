@@ -74,6 +74,36 @@ async def test_the_role_gives_no_more(cluster: Cluster, method: str, path: str):
             assert answer.status == 403, await answer.text()
 
 
+async def allow(cluster: Cluster, *rules: dict) -> None:
+    """Only these rights."""
+    role = cluster.path("rbac.authorization.k8s.io/v1", "roles/epp")
+    await cluster.patch(role, {"rules": [rule | {"verbs": ["get", "list", "watch"]} for rule in rules]})
+
+
+async def test_a_service_needs_only_its_endpoint_slices(cluster: Cluster, limited: KubernetesClient):
+    """The Role of manifests/components/service."""
+    await allow(cluster, {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"]})
+    piece = {
+        "metadata": {"name": "s", "labels": {"kubernetes.io/service-name": "vllm"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": True}}],
+        "ports": [{"name": "http", "port": 8000}],
+    }
+    await cluster.create(cluster.path("discovery.k8s.io/v1", "endpointslices"), piece)
+    async with follow(limited, service_name="vllm", namespace=cluster.namespace) as followed:
+        await followed.until_places("10.0.0.1:8000")
+        assert not any(source.failures for source in followed.discovery.status().sources)
+
+
+async def test_a_selector_needs_only_pods(cluster: Cluster, limited: KubernetesClient):
+    await allow(cluster, {"apiGroups": [""], "resources": ["pods"]})
+    await cluster.pod("a", "10.0.0.1")
+    settings = {"pod_selector": "app=vllm", "target_ports": "8000", "namespace": cluster.namespace}
+    async with follow(limited, **settings) as followed:
+        await followed.until_places("10.0.0.1:8000")
+        assert not any(source.failures for source in followed.discovery.status().sources)
+
+
 async def test_a_missing_right_is_told_and_mended_without_restart(cluster: Cluster, limited: KubernetesClient):
     await cluster.pool()
     await cluster.pod("a", "10.0.0.1")
