@@ -2,7 +2,7 @@
 
 The default policy with a real tokenizer, events of 64 workers in the index, response bodies not shown (NONE). Reading
 the prompt (template, token cache, encoding) is measured by itself in this process and is a row of its own, which the
-`cpu_kv_*` rows do not contain.
+`cpu_kv_*` rows do not contain. Rows that end in `_http2` run our server on that transport; the no-op stays on grpcio.
 """
 
 import asyncio
@@ -31,22 +31,31 @@ READS = 30
 
 def main(wanted: list[str]) -> None:
     """Print the wanted rows, all by default."""
-    names = [name for name in SIZES if not wanted or {f"cpu_kv_{name}", f"cpu_kv_read_{name}"} & set(wanted)]
+
+    def is_wanted(row: str) -> bool:
+        return not wanted or row in wanted
+
     with tempfile.TemporaryDirectory(prefix="epp-bench-") as place, contextlib.ExitStack() as stack:
         folder = Path(place)
         model = model_folder(folder)
         world = (sys.executable, "-m", "benchmarks.kv_world", str(model), "220000")
         _, told = stack.enter_context(listening(world, folder / "world.log"))
-        settings = {"EPP_TOKENIZER_PATH": str(model), **SETTINGS}
-        ours = stack.enter_context(our_server(folder, told["entries"], settings))
         noop = stack.enter_context(noop_server(folder))
         first = told["entries"][0]
         destination = f"{first['address']}:{first['ports'][0]}"
-        for name in names:
-            read = asyncio.run(_read_us(model, SIZES[name][0]))
-            report(f"cpu_kv_read_{name}", read, "us")
-            with sides((ours, noop), destination, BodyMode.NONE) as (our_side, noop_side):
-                _report_over(f"cpu_kv_{name}", our_side, noop_side, Load(SIZES[name][0], 16, SIZES[name][1]), read)
+        reads = {name: asyncio.run(_read_us(model, size)) for name, (size, _) in SIZES.items()}
+        for name, us in reads.items():
+            if is_wanted(f"cpu_kv_read_{name}"):
+                report(f"cpu_kv_read_{name}", us, "us")
+        for transport, suffix in (("grpcio", ""), ("http2", "_http2")):
+            names = {f"cpu_kv_{name}{suffix}": name for name in SIZES if is_wanted(f"cpu_kv_{name}{suffix}")}
+            if not names:
+                continue
+            settings = {"EPP_TOKENIZER_PATH": str(model), "EPP_TRANSPORT": transport, **SETTINGS}
+            with our_server(folder / transport, told["entries"], settings) as ours:
+                for row, name in names.items():
+                    with sides((ours, noop), destination, BodyMode.NONE) as (our_side, noop_side):
+                        _report_over(row, our_side, noop_side, Load(SIZES[name][0], 16, SIZES[name][1]), reads[name])
 
 
 def _report_over(name: str, ours: Side, noop: Side, load: Load, read: float) -> None:
