@@ -8,6 +8,9 @@ from typing import NewType
 HostPort = NewType("HostPort", str)
 """`ip:port`, an IPv6 address in brackets: the form of the destination header (protocol rule P8)."""
 
+Place = NewType("Place", str)
+"""What tells an endpoint from all others that exist now: its `ip:port`, and its rank where several share that."""
+
 HTTP = "http"
 H2C = "kubernetes.io/h2c"
 """Values of `spec.appProtocol` of an InferencePool: HTTP/1.1, and HTTP/2 without TLS."""
@@ -30,8 +33,9 @@ def host_port(address: str, port: int) -> HostPort:
 class Endpoint:
     """One (worker, target port) pair; each data-parallel rank with a port of its own is its own endpoint.
 
-    Two endpoints are the same incarnation when `name`, `uid`, `generation`, `address` and `port` agree: a restarted
-    worker at the same address is another one, with an empty cache and no load.
+    So are ranks that share a port, where the worker lets a header choose among them (`rank_by_header`).
+    Two endpoints are the same incarnation when `name`, `uid`, `generation` and `place` agree: a restarted worker at
+    the same address is another one, with an empty cache and no load.
     """
 
     name: str
@@ -40,6 +44,8 @@ class Endpoint:
     uid: str = ""
     generation: int = 0
     rank: int = 0
+    rank_by_header: bool = False
+    """Other ranks have the same port: `x-data-parallel-rank` tells the worker which one is meant."""
     roles: frozenset[Role] = frozenset({Role.DECODE, Role.PREFILL})
     engine: str = "vllm"
     app_protocol: str = HTTP
@@ -64,10 +70,13 @@ class Endpoint:
     instance_id: int | None = None
     """Dynamo's worker instance id, which its sidecar demands in a header; None: not a Dynamo worker."""
     host_port: HostPort = field(init=False)
-    incarnation: tuple[str, str, int, HostPort] = field(init=False, compare=False)
+    place: Place = field(init=False, compare=False)
+    incarnation: tuple[str, str, int, Place] = field(init=False, compare=False)
     """What tells this run of the worker from an earlier one at the same place."""
 
     def __post_init__(self) -> None:
-        place = host_port(self.address, self.port)
-        object.__setattr__(self, "host_port", place)
+        address = host_port(self.address, self.port)
+        place = Place(f"{address} rank {self.rank}" if self.rank_by_header else address)
+        object.__setattr__(self, "host_port", address)
+        object.__setattr__(self, "place", place)
         object.__setattr__(self, "incarnation", (self.name, self.uid, self.generation, place))

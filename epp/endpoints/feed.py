@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, Place
 from epp.endpoints.source import Source
 
 
 class Changed(Protocol):
     """Called by a feed when its endpoints are other ones than before."""
 
-    def __call__(self, places: Iterable[HostPort] | None = None) -> None:
+    def __call__(self, places: Iterable[Place] | None = None) -> None:
         """They differ at `places` only; None: anywhere."""
 
 
@@ -24,7 +24,7 @@ class Feed(Protocol):
     def endpoints(self) -> Iterable[Endpoint]:
         """All endpoints as they are now; after a failure, as they were last known."""
 
-    def at(self, place: HostPort) -> Endpoint | None:
+    def at(self, place: Place) -> Endpoint | None:
         """The one of them at `place`."""
 
     def problem(self) -> str:

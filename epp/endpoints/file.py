@@ -1,6 +1,6 @@
 """Endpoints from a YAML or JSON file; its format is described in docs/endpoints-file.md."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -35,6 +35,7 @@ class _Entry(BaseModel):
     events_port: _Port | None = None
     replay_port: _Port | None = None
     event_ranks: Annotated[int, Field(ge=1, le=1024)] = 1
+    rank_by_header: bool = False
     metrics_port: _Port | None = None
     load_port: _Port | None = None
     block_size: Annotated[int, Field(ge=1, le=65536)] | None = None
@@ -65,6 +66,8 @@ class _Entry(BaseModel):
     def _consistent(self) -> Self:
         if self.dynamo_pod is not None and self.dynamo_instance_id is not None:
             raise ValueError("dynamo_pod and dynamo_instance_id exclude each other")
+        if self.rank_by_header and len(self.ports) > 1:
+            raise ValueError("rank_by_header: expected one port, which the event_ranks ranks share")
         for field in ("events_port", "replay_port", "load_port"):
             first = getattr(self, field)
             ranks = len(self.ports) - 1 + self.event_ranks
@@ -73,14 +76,16 @@ class _Entry(BaseModel):
         return self
 
     def endpoints(self) -> Iterator[Endpoint]:
-        several = len(self.ports) > 1
-        for i, port in enumerate(self.ports):
+        ports = self.ports * self.event_ranks if self.rank_by_header else self.ports
+        several = len(ports) > 1
+        for i, port in enumerate(ports):
             yield Endpoint(
                 name=f"{self.name}-rank-{self.rank + i}" if several else self.name,
                 address=self.address,
                 port=port,
                 uid=self.uid,
                 rank=self.rank + i,
+                rank_by_header=self.rank_by_header,
                 roles=ROLES[self.role],
                 engine=self.engine,
                 app_protocol=self.app_protocol,
@@ -89,7 +94,7 @@ class _Entry(BaseModel):
                 # vLLM gives each data-parallel rank the configured port plus the rank.
                 events_port=None if self.events_port is None else self.events_port + i,
                 replay_port=None if self.replay_port is None else self.replay_port + i,
-                event_ranks=self.event_ranks,
+                event_ranks=1 if self.rank_by_header else self.event_ranks,
                 metrics_port=self.metrics_port,
                 load_port=None if self.load_port is None else self.load_port + i,
                 block_size=self.block_size,
@@ -132,11 +137,13 @@ def parse_endpoints(text: str, origin: str) -> tuple[Endpoint, ...]:
         file = _File.model_validate(document.data)
     except ValidationError as error:
         raise SettingsError("\n".join(_problems(error, document, origin))) from None
-    endpoints: dict[marked_yaml.Where, Endpoint] = {}
-    for i, entry in enumerate(file.endpoints):
-        endpoints |= {("endpoints", i, "ports", j): endpoint for j, endpoint in enumerate(entry.endpoints())}
+    endpoints = [
+        (("endpoints", i, "ports", min(j, len(entry.ports) - 1)), endpoint)
+        for i, entry in enumerate(file.endpoints)
+        for j, endpoint in enumerate(entry.endpoints())
+    ]
     _refuse_duplicates(endpoints, document, origin)
-    return tuple(endpoints.values())
+    return tuple(endpoint for _, endpoint in endpoints)
 
 
 def _problems(error: ValidationError, document: marked_yaml.Document, origin: str) -> Iterator[str]:
@@ -159,13 +166,13 @@ def _spell(where: marked_yaml.Where) -> str:
 
 
 def _refuse_duplicates(
-    endpoints: Mapping[marked_yaml.Where, Endpoint], document: marked_yaml.Document, origin: str
+    endpoints: Sequence[tuple[marked_yaml.Where, Endpoint]], document: marked_yaml.Document, origin: str
 ) -> None:
     """Two endpoints at one place could not be told apart in the destination header, nor two of a name in metrics."""
     seen: dict[str, int] = {}
-    for where, endpoint in endpoints.items():
+    for where, endpoint in endpoints:
         line = document.line(where)
-        for field, key in ((_spell(where[:2]) + ".name", endpoint.name), (_spell(where), endpoint.host_port)):
+        for field, key in ((_spell(where[:2]) + ".name", endpoint.name), (_spell(where), endpoint.place)):
             if key in seen:
                 raise SettingsError(f"{origin}:{line}: {field}: {key} is already given on line {seen[key]}")
             seen[key] = line

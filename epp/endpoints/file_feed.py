@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, Place
 from epp.endpoints.feed import Changed
 from epp.endpoints.file import read_endpoints
 from epp.endpoints.source import Source, SourceMetrics
@@ -34,9 +34,9 @@ class FileFeed:
         """The endpoints of the last good file."""
         return self._endpoints
 
-    def at(self, place: HostPort) -> Endpoint | None:
+    def at(self, place: Place) -> Endpoint | None:
         """The one of them at `place`."""
-        return next((endpoint for endpoint in self._endpoints if endpoint.host_port == place), None)
+        return next((endpoint for endpoint in self._endpoints if endpoint.place == place), None)
 
     def problem(self) -> str:
         """A file that is wrong now shows as a failing source; its last good state serves."""

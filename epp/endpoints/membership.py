@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, Place
 from epp.endpoints.pool import Pool
 
 _log = structlog.get_logger()
@@ -23,7 +23,7 @@ class Members(Protocol):
     def endpoints(self) -> Iterable[Endpoint]:
         """All of them."""
 
-    def at(self, place: HostPort) -> Endpoint | None:
+    def at(self, place: Place) -> Endpoint | None:
         """The one at `place`."""
 
 
@@ -42,7 +42,7 @@ class Membership:
         self._pending: asyncio.Handle | None = None
         self._overfull = False
         self._not_before = 0.0
-        self._places: set[HostPort] = set()
+        self._places: set[Place] = set()
         """Where something changed since the last change of the pool."""
         self._anywhere = True
 
@@ -50,7 +50,7 @@ class Membership:
         """Take in what `members` says as it is at each change; an earlier source wins a place."""
         self._sources.append(members)
 
-    def changed(self, places: Iterable[HostPort] | None = None) -> None:
+    def changed(self, places: Iterable[Place] | None = None) -> None:
         """Some source has other endpoints than before, at `places` only; None: anywhere."""
         if places is None:
             self._anywhere = True
@@ -80,15 +80,15 @@ class Membership:
         pause = min((monotonic() - begun) / SHARE, LONGEST_PAUSE)
         self._not_before = asyncio.get_running_loop().time() + pause
 
-    def _at(self, place: HostPort) -> Endpoint | None:
+    def _at(self, place: Place) -> Endpoint | None:
         found = (source.at(place) for source in self._sources)
         return next((endpoint for endpoint in found if endpoint is not None), None)
 
     def _all(self) -> Sequence[Endpoint]:
-        endpoints: dict[HostPort, Endpoint] = {}
+        endpoints: dict[Place, Endpoint] = {}
         for source in self._sources:
             for endpoint in source.endpoints():
-                endpoints.setdefault(endpoint.host_port, endpoint)
+                endpoints.setdefault(endpoint.place, endpoint)
         return list(endpoints.values())
 
     def _bounded(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint]:

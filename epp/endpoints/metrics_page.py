@@ -19,6 +19,8 @@ class _Names:
     kv_used: tuple[tuple[bytes, bytes], ...]
     block_size: tuple[bytes, bytes] | None = None
     blocks: tuple[bytes, bytes] | None = None
+    rank: bytes = b"engine"
+    """Label that names the data-parallel rank."""
     config: bytes | None = None
     """Family whose labels hold the cache's shape."""
     adapters: bytes | None = None
@@ -38,6 +40,7 @@ _ENGINES = {
         queued=(b"sglang:num_queue_reqs", b""),
         running=(b"sglang:num_running_reqs", b""),
         kv_used=((b"sglang:token_usage", b""),),
+        rank=b"dp_rank",
         block_size=(b"sglang:page_size", b""),
         blocks=(b"sglang:num_pages", b""),
         config=b"sglang:cache_config_info",
@@ -88,8 +91,10 @@ class PageReader:
     An engine of unknown name is read as vLLM.
     """
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: str, rank: int | None = None) -> None:
+        """`rank`: of several that share the page only this one counts; None: all count together."""
         self._names = _ENGINES.get(engine, _ENGINES["vllm"])
+        self._rank = b"" if rank is None else self._names.rank + b'="%d"' % rank
         self._page = b""
         self._at: dict[bytes, int] = {}
         """Where each family began."""
@@ -160,7 +165,7 @@ class PageReader:
     def _total(self, family: bytes, label: bytes, combine: Callable[[list[float]], float]) -> float | None:
         values = []
         for labels, rest in self._lines(family):
-            value = _number(rest) if label in labels else None
+            value = _number(rest) if label in labels and self._rank in labels else None
             if value is not None:
                 values.append(value)
         return combine(values) if values else None

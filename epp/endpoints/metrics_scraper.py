@@ -78,7 +78,7 @@ class _Target:
         """Whether its present silence was told."""
         self.connecting: asyncio.Task[None] | None = None
         self.port = endpoint.metrics_port or endpoint.port
-        self.pages = PageReader(endpoint.engine)
+        self.pages = PageReader(endpoint.engine, endpoint.rank if endpoint.rank_by_header else None)
         self._told = told
         self.connection = self.make()
 

@@ -3,7 +3,7 @@
 import asyncio
 from ipaddress import ip_address
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, Place
 from epp.endpoints.source import Source
 from epp.settings import SettingsError
 
@@ -22,9 +22,9 @@ class StaticFeed:
         """The list."""
         return self._endpoints
 
-    def at(self, place: HostPort) -> Endpoint | None:
+    def at(self, place: Place) -> Endpoint | None:
         """The one of the list at `place`."""
-        return next((endpoint for endpoint in self._endpoints if endpoint.host_port == place), None)
+        return next((endpoint for endpoint in self._endpoints if endpoint.place == place), None)
 
     def problem(self) -> str:
         """Nothing that a person must mend."""

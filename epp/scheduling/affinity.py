@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, Place
 from epp.prompts.prompt import Request
 from epp.scheduling.candidates import Candidates
 from epp.scheduling.scorers import Scores
@@ -24,7 +24,7 @@ class Session:
     def __init__(self, header: str = "x-session-id", ttl_seconds: float = 1800.0) -> None:
         self._header = header.lower()
         self._ttl = ttl_seconds
-        self._bound: OrderedDict[str, tuple[tuple[str, str, int, HostPort], float]] = OrderedDict()
+        self._bound: OrderedDict[str, tuple[tuple[str, str, int, Place], float]] = OrderedDict()
 
     def keep(self, request: Request, candidates: Candidates) -> NDArray[np.bool_] | None:
         """Only the session's endpoint, if it is among the candidates."""

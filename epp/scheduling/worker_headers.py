@@ -1,4 +1,4 @@
-"""Headers that tell the chosen worker's sidecar what to do (llm-d's and Dynamo's names)."""
+"""Headers that tell the chosen worker or its sidecar what to do (vLLM's, llm-d's and Dynamo's names)."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,6 +19,8 @@ def worker_headers(
         headers.append(("x-dynamo-worker-instance-id", str(decode.instance_id)))
         if several_ranks(decode):
             headers.append(("x-dynamo-dp-rank", str(decode.rank)))
+    elif decode.rank_by_header:
+        headers.append(("x-data-parallel-rank", str(decode.rank)))
     if prefill is not None and prefill.instance_id is not None:
         headers.append(("x-dynamo-prefill-instance-id", str(prefill.instance_id)))
         if several_ranks(prefill):

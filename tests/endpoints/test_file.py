@@ -37,6 +37,19 @@ def test_each_port_of_an_entry_is_a_rank_with_its_own_event_port():
     assert (second.events_port, second.replay_port, second.metrics_port) == (5558, 5601, 9000)
 
 
+def test_ranks_that_share_a_port_are_endpoints_where_a_header_chooses_among_them():
+    shared = ONE | {"event_ranks": 2, "rank_by_header": True, "events_port": 5557, "load_port": 6000}
+    first, second = parse(shared)
+    assert (first.name, second.name) == ("a-rank-0", "a-rank-1")
+    assert first.host_port == second.host_port == "10.0.0.1:8000"
+    assert first.place != second.place
+    assert (second.rank, second.events_port, second.load_port, second.event_ranks) == (1, 5558, 6001, 1)
+    with pytest.raises(SettingsError, match="rank_by_header: expected one port"):
+        parse(shared | {"ports": [8000, 8001]})
+    with pytest.raises(SettingsError, match="is already given"):
+        parse(shared, shared | {"name": "b"})
+
+
 def test_all_fields():
     (endpoint,) = parse(
         ONE

@@ -37,6 +37,13 @@ def test_vllm():
     )
 
 
+def test_of_ranks_that_share_a_page_one_counts():
+    first, second = (PageReader("vllm", rank).read(VLLM) for rank in (0, 1))
+    assert (first.queued, first.running, first.kv_used) == (2.0, 3.0, 0.25)
+    assert (second.queued, second.running, second.kv_used) == (None, 4.0, 0.5)
+    assert first.blocks == 8192
+
+
 @pytest.mark.parametrize(
     ("engine", "page", "expected"),
     [

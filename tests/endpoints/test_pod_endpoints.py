@@ -105,6 +105,16 @@ def test_the_number_of_ranks_that_publish_is_bounded(text, ranks):
     assert endpoint.event_ranks == ranks
 
 
+def test_ranks_that_share_the_target_port_are_endpoints_where_a_header_chooses_among_them():
+    annotations = {"epp.event-ranks": "2", "epp.rank-by-header": "true", "epp.events-port": "6000"}
+    first, second = offered(pod(annotations=annotations))
+    assert first.host_port == second.host_port
+    assert [(each.rank, each.events_port, each.rank_by_header) for each in (first, second)] == [
+        (0, 6000, True),
+        (1, 6001, True),
+    ]
+
+
 @pytest.mark.parametrize(("text", "weight"), [("0", 0.0), ("1", 1.0), ("0.5", 0.5), (".5", 0.5), ("1.0", 1.0)])
 def test_a_weight_is_a_share(text, weight):
     assert offered(pod(labels={"epp.weight": text}))[0].weight == weight

@@ -46,6 +46,8 @@ def pod_endpoints(pod: Pod, spec: PoolSpec, defaults: Defaults) -> PodEndpoints:
     serving = ranks
     if defaults.readiness is PodReadiness.CONTAINERS:
         serving = {rank: port for rank, port in ranks.items() if _container_ready(pod, port)}
+    if facts.rank_by_header(len(spec.ports)):
+        serving = {rank: port for port in serving.values() for rank in range(facts.event_ranks())}
     endpoints = tuple(_endpoint(facts, spec, defaults, address, rank, port) for rank, port in serving.items())
     return PodEndpoints(endpoints, (*dict.fromkeys(facts.remarks), *_undeclared(pod, ranks)))
 
@@ -61,14 +63,17 @@ def _endpoint(facts: "_Facts", spec: PoolSpec, defaults: Defaults, address: str,
     events = facts.number(names.EVENTS_PORT, None if is_dynamo else defaults.events_port)
     replay = facts.number(names.REPLAY_PORT, None if is_dynamo else defaults.replay_port)
     load = facts.number(names.LOAD_PORT, None)
+    by_header = facts.rank_by_header(len(spec.ports))
     name = pod.metadata.name
+    alone = is_dynamo or (len(spec.ports) == 1 and not by_header)
     return Endpoint(
-        name=name if len(spec.ports) == 1 or is_dynamo else f"{name}-rank-{rank}",
+        name=name if alone else f"{name}-rank-{rank}",
         address=address,
         port=port,
         uid=pod.metadata.uid,
         generation=sum(status.restart_count for status in pod.status.container_statuses or ()),
         rank=rank,
+        rank_by_header=by_header,
         roles=defaults.roles or facts.roles(),
         engine=facts.engine(),
         app_protocol=spec.app_protocol,
@@ -77,7 +82,7 @@ def _endpoint(facts: "_Facts", spec: PoolSpec, defaults: Defaults, address: str,
         # vLLM gives each data-parallel rank the configured port plus the rank.
         events_port=None if events is None else events + rank,
         replay_port=None if replay is None else replay + rank,
-        event_ranks=min(facts.number(names.EVENT_RANKS, None) or 1, _MAX_EVENT_RANKS),
+        event_ranks=1 if by_header else facts.event_ranks(),
         metrics_port=facts.number(names.METRICS_PORT, None),
         load_port=None if load is None else load + rank,
         block_size=facts.number(names.BLOCK_SIZE, None),
@@ -130,6 +135,16 @@ class _Facts:
             return int(text)
         self.remarks.append(f"{name}={text!r}: expected a number from 1 to {MAX_PORT}; ignored")
         return default
+
+    def event_ranks(self) -> int:
+        return min(self.number(names.EVENT_RANKS, None) or 1, _MAX_EVENT_RANKS)
+
+    def rank_by_header(self, ports: int) -> bool:
+        """Whether the ranks behind the pod's only port are endpoints of their own."""
+        wanted = self._text(names.RANK_BY_HEADER) == "true" and not self.dynamo
+        if wanted and ports > 1:
+            self.remarks.append(f"{names.RANK_BY_HEADER}: expected a pool with one target port; ignored")
+        return wanted and ports == 1
 
     def weight(self) -> float:
         text = self._text(names.WEIGHT)

@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 
 import structlog
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, Place
 from epp.endpoints.kubernetes.cluster import Defaults
 from epp.endpoints.kubernetes.inference_pool import PoolSpec
 from epp.endpoints.kubernetes.objects import Pod
@@ -23,7 +23,7 @@ class PodSet:
         self._spec: PoolSpec | None = None
         self._pods: dict[str, Pod] = {}
         self._offers: dict[str, PodEndpoints] = {}
-        self._claims: dict[HostPort, dict[str, Endpoint]] = {}
+        self._claims: dict[Place, dict[str, Endpoint]] = {}
         """What the pods offer at each place, by name of the pod."""
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class PodSet:
         for name, pod in self._pods.items():
             self._offer(name, pod)
 
-    def apply(self, change: Change[Pod]) -> set[HostPort]:
+    def apply(self, change: Change[Pod]) -> set[Place]:
         """Take in a change of the pods; the places whose endpoints may have changed by it."""
         if isinstance(change, Listed):
             return self._replace(change.objects)
@@ -46,7 +46,7 @@ class PodSet:
             return set()
         return self._remove(change.name)
 
-    def keep(self, names: AbstractSet[str]) -> set[HostPort]:
+    def keep(self, names: AbstractSet[str]) -> set[Place]:
         """Forget all other pods; the places whose endpoints may have changed by it."""
         return {place for name in self._pods.keys() - names for place in self._remove(name)}
 
@@ -54,7 +54,7 @@ class PodSet:
         """All endpoints there are now."""
         return [self._winner(claims) for claims in self._claims.values()]
 
-    def at(self, place: HostPort) -> Endpoint | None:
+    def at(self, place: Place) -> Endpoint | None:
         """The endpoint at `place`."""
         claims = self._claims.get(place)
         return None if claims is None else self._winner(claims)
@@ -65,26 +65,26 @@ class PodSet:
             return next(iter(claims.values()))
         return claims[max(claims, key=lambda name: (self._pods[name].metadata.creation_timestamp or "", name))]
 
-    def _replace(self, pods: Iterable[Pod]) -> set[HostPort]:
+    def _replace(self, pods: Iterable[Pod]) -> set[Place]:
         listed = {pod.metadata.name: pod for pod in pods}
         places = self.keep(listed.keys())
         for pod in listed.values():
             places |= self._put(pod)
         return places
 
-    def _put(self, pod: Pod) -> set[HostPort]:
+    def _put(self, pod: Pod) -> set[Place]:
         name = pod.metadata.name
         if self._pods.get(name) == pod:
             return set()  # most changes of a pod are to what we do not read
         self._pods[name] = pod
         return self._offer(name, pod)
 
-    def _remove(self, name: str) -> set[HostPort]:
+    def _remove(self, name: str) -> set[Place]:
         places = self._claim(name, self._offers.pop(name).endpoints, ())
         del self._pods[name]
         return places
 
-    def _offer(self, name: str, pod: Pod) -> set[HostPort]:
+    def _offer(self, name: str, pod: Pod) -> set[Place]:
         """Judge the pod anew; the places at which it offers something else than before."""
         before, offer = self._offers.get(name, NOTHING), NOTHING
         if self._spec is not None and self._spec.selects(pod.metadata.labels):
@@ -95,10 +95,10 @@ class PodSet:
         self._offers[name] = offer
         return self._claim(name, before.endpoints, offer.endpoints)
 
-    def _claim(self, name: str, before: Iterable[Endpoint], after: Iterable[Endpoint]) -> set[HostPort]:
+    def _claim(self, name: str, before: Iterable[Endpoint], after: Iterable[Endpoint]) -> set[Place]:
         """Keep the claims in step with what a pod offers; the places at which that differs."""
-        left = {endpoint.host_port: endpoint for endpoint in before}
-        come = {endpoint.host_port: endpoint for endpoint in after}
+        left = {endpoint.place: endpoint for endpoint in before}
+        come = {endpoint.place: endpoint for endpoint in after}
         for place in left.keys() - come.keys():
             claims = self._claims[place]
             del claims[name]

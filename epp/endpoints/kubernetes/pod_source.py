@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, Place
 from epp.endpoints.kubernetes.cluster import Cluster, Defaults
 from epp.endpoints.kubernetes.inference_pool import PoolSpec
 from epp.endpoints.kubernetes.objects import Pod
@@ -27,7 +27,7 @@ class PodSource:
         """All endpoints of these pods, as they are now."""
         return self._pods.endpoints()
 
-    def at(self, place: HostPort) -> Endpoint | None:
+    def at(self, place: Place) -> Endpoint | None:
         """The one of them at `place`."""
         return self._pods.at(place)
 
@@ -86,7 +86,7 @@ class SelectorFeed:
         """All endpoints of the selected pods."""
         return self._pods.endpoints()
 
-    def at(self, place: HostPort) -> Endpoint | None:
+    def at(self, place: Place) -> Endpoint | None:
         """The one of them at `place`."""
         return self._pods.at(place)
 

@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, Place
 from epp.endpoints.kubernetes.client import ApiError, UnreachableError
 from epp.endpoints.kubernetes.cluster import Cluster, Defaults
 from epp.endpoints.kubernetes.inference_pool import OLD_GROUP, VERSIONS, PoolSpec, PoolSpecError, pool_spec
@@ -33,7 +33,7 @@ class PoolFeed:
         """All endpoints of the pool's pods."""
         return self._pods.endpoints()
 
-    def at(self, place: HostPort) -> Endpoint | None:
+    def at(self, place: Place) -> Endpoint | None:
         """The one of them at `place`."""
         return self._pods.at(place)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.endpoints.endpoint import Endpoint, Place
 from epp.endpoints.kubernetes import labels as names
 from epp.endpoints.kubernetes.cluster import Cluster, Defaults
 from epp.endpoints.kubernetes.objects import EndpointSlice, SliceEndpoint
@@ -53,12 +53,12 @@ class SliceFeed:
             ports = list(self._serving(piece))
             for entry in piece.endpoints or ():
                 if entry.conditions.ready is not False and not entry.conditions.terminating:
-                    found |= {endpoint.host_port: endpoint for endpoint in self._of(entry, ports)}
+                    found |= {endpoint.place: endpoint for endpoint in self._of(entry, ports)}
         return list(found.values())
 
-    def at(self, place: HostPort) -> Endpoint | None:
+    def at(self, place: Place) -> Endpoint | None:
         """The one of them at `place`."""
-        return next((endpoint for endpoint in self.endpoints() if endpoint.host_port == place), None)
+        return next((endpoint for endpoint in self.endpoints() if endpoint.place == place), None)
 
     def _serving(self, piece: EndpointSlice) -> Iterator[int]:
         """The wanted ports, in the order in which they are wanted: a port's place is its rank."""
