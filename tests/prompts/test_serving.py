@@ -3,46 +3,18 @@
 import asyncio
 import json
 import time
-import urllib.request
 from collections.abc import Iterator
 
-import grpc.aio
 import pytest
 import yaml
 
-from epp._pb.external_processor_pb2 import ProcessingResponse
-from tests.extproc.grpc_gateway import Gateway
-from tests.extproc.world import (
-    BUFFERED_PARTIAL,
-    DUPLEX,
-    config,
-    destination,
-    request_body,
-    request_headers,
-)
+from tests.extproc.world import BUFFERED_PARTIAL
+from tests.prompts.served import Served, ask, encoded, environment, picked
 from tests.small_model import TEMPLATE, write_small_model
 from tests.test_app import serving, status
-from tests.waiting import free_port, until
+from tests.waiting import until
 
-CHAT = "/v1/chat/completions"
 USER = {"role": "user", "content": "the file has one test"}
-PIECE = 60_000
-
-
-class Served:
-    """A running EPP."""
-
-    def __init__(self, environ: dict[str, str], folder) -> None:
-        self.environ = environ
-        self.folder = folder
-
-    def channel(self) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(f"127.0.0.1:{self.environ['EPP_GRPC_PORT']}")
-
-    def prompts(self):
-        """The section of /status."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.environ['EPP_ADMIN_PORT']}/status", timeout=30) as answer:
-            return json.load(answer)["prompts"]
 
 
 @pytest.fixture(scope="module")
@@ -56,50 +28,16 @@ def served(tmp_path_factory) -> Iterator[Served]:
         {"names": ["two"], "tokenizer": str(folder / "two")},
     ]
     (folder / "models.yaml").write_text(yaml.safe_dump({"models": models}))
-    (folder / "endpoints.yaml").write_text("endpoints:\n  - {name: w0, address: 127.0.0.1, ports: [8000, 8001]}\n")
-    ports = {f"EPP_{name}_PORT": str(free_port()) for name in ("GRPC", "HEALTH", "METRICS", "ADMIN")}
-    environ = {
-        "EPP_HOST": "127.0.0.1",
-        "EPP_ENDPOINTS_FILE": str(folder / "endpoints.yaml"),
-        "EPP_KV_EVENTS": "false",
-        "EPP_SECURE_SERVING": "false",
-        "EPP_MODELS_FILE": str(folder / "models.yaml"),
-        "EPP_TOKENIZER_CHECK_SECONDS": "0.2",
-        "EPP_TOKENIZE_BUDGET_MS": "60000",
-        "EPP_RENDER_BUDGET_MS": "20000",
-        "EPP_PICK_TIMEOUT_MS": "60000",
-        "EPP_REJECT_BAD_REQUESTS": "true",
-        **ports,
-    }
+    environ = environment(
+        folder,
+        [8000, 8001],
+        EPP_MODELS_FILE=str(folder / "models.yaml"),
+        EPP_TOKENIZER_CHECK_SECONDS="0.2",
+        EPP_REJECT_BAD_REQUESTS="true",
+    )
     with serving(environ) as process:
         status(environ, process)
         yield Served(environ, folder)
-
-
-async def ask(served, body: bytes, *, path: str = CHAT, mode: int = DUPLEX, whole: bool = True) -> ProcessingResponse:
-    """The answer that carries the pick, or the refusal."""
-    pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [b""]
-    if mode == BUFFERED_PARTIAL:
-        pieces = [body]
-    async with served.channel() as channel:
-        gateway = Gateway(channel)
-        await gateway.send(request_headers(("content-type", "application/json"), modes=config(mode), path=path))
-        for at, piece in enumerate(pieces, start=1):
-            await gateway.send(request_body(piece, end=whole and at == len(pieces)))
-        answers = await gateway.answers(1 if mode == DUPLEX else 2)
-        gateway.call.cancel()
-    return answers[-1]
-
-
-def picked(answer: ProcessingResponse) -> bool:
-    kind = answer.WhichOneof("response")
-    if kind == "immediate_response":
-        return False
-    return destination(answer)[0].startswith("127.0.0.1:800")
-
-
-def encoded(body) -> bytes:
-    return body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
 NESTED = b'{"messages": [{"role": "user", "content": "x"}], "x": '
