@@ -72,7 +72,7 @@ async def stage(
         epp["spec"]["containers"][0]["ports"] = [{"name": n, "containerPort": p} for n, p in ports.items()]
         await put(cluster, "pods", epp)
         nonce = secrets.token_hex(8)
-        bootstrap = translate(world["http_routes"], world["inference_pools"], world["services"], [epp], nonce)
+        bootstrap = translate(world | {"pods": [*world["pods"], epp]}, nonce)
         envoy = await asyncio.to_thread(stack.enter_context, running_bootstrap(bootstrap, nonce, folder=tmp_path))
         kubeconfig = cluster.server.kubeconfig(tmp_path / "kubeconfig")
         where = ("--kubeconfig", str(kubeconfig), "-n", cluster.namespace, "--url", f"http://{envoy.address}")

@@ -320,3 +320,8 @@ def condition_of(item: dict, name: str, status: dict | None = None) -> dict:
     listed = status["conditions"] if "conditions" in status else status["parents"][0]["conditions"]
     (found,) = [entry for entry in listed if entry["type"] == name]
     return found
+
+
+def is_ready(item: dict) -> bool:
+    """Whether a pod says so."""
+    return any(it["type"] == "Ready" and it["status"] == "True" for it in item["status"]["conditions"])
