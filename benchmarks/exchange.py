@@ -53,9 +53,10 @@ class Bench:
         report(name, value, "ms", baseline)
 
     def cpu(self, name: str, load: Load, response_body: BodyMode) -> None:
-        """CPU per request."""
+        """CPU per request, without what our server takes in that time when nobody asks: that is the row `idle_100`."""
+        idle = self.ours.idle_share()
         with sides((self.ours, self.noop), self.destination, response_body) as (ours, noop):
-            _report_paired(name, ours, noop, lambda side: side.cpu_us(load))
+            _report_paired(name, ours, noop, lambda side: side.cpu_us(load, idle if side is ours else 0.0))
 
     def chunk(self, name: str) -> None:
         """CPU per response chunk: what 200 chunks cost more than 20 do."""

@@ -34,7 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not records:
         print("epp: no such decision is kept", file=sys.stderr)  # noqa: T201
         return 1
-    others = [] if arguments.policy is None else [_again(record, arguments.policy) for record in records]
+    try:
+        others = [] if arguments.policy is None else [_again(record, arguments.policy) for record in records]
+    except ValueError as error:
+        print(f"epp: {error}", file=sys.stderr)  # noqa: T201
+        return 1
     if arguments.json:
         sys.stdout.buffer.write(msgspec.json.encode(others or records) + b"\n")
     else:
@@ -68,7 +72,7 @@ def _print(record: DecisionRecord, other: DecisionRecord | None) -> None:
         table.add_column(heading, justify="left" if heading in ("", "endpoint") else "right")
     for row in sorted(record.candidates, key=lambda row: (row.cost is None, row.cost or 0.0)):
         mark = ("*" if row.name == record.chosen else "") + ("o" if other and row.name == other.chosen else "")
-        numbers = (f"{row.cached_tokens}", f"{row.wait_seconds:.3f}", f"{row.work_seconds:.3f}", f"{row.in_flight}")
+        numbers = (f"{row.cached_tokens}", _short(row.wait_seconds), _short(row.work_seconds), _short(row.in_flight))
         table.add_row(mark, row.name, _short(row.cost), *numbers, _short(row.queued), _short(row.kv_used))
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 

@@ -5,7 +5,7 @@ picks an endpoint once `wants_pick` is true, gives it to `answer`, and ends the 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
@@ -34,6 +34,9 @@ _ANNOUNCED = {
 _DUPLEX = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.AUTO)
 
 
+_NO_HEADERS = Headers()
+
+
 class ProtocolError(Exception):
     """The peer sent bytes that are no ext_proc message."""
 
@@ -42,7 +45,7 @@ class ProtocolError(Exception):
 class RequestHead:
     """What the gateway says about the request before its body."""
 
-    headers: Headers = field(default_factory=Headers)
+    headers: Headers = _NO_HEADERS
     """Without the routing headers that clients are not trusted with."""
     subset: tuple[str, ...] | None = None
     """The only endpoints allowed, as `ip:port` or `ip`; None: all."""

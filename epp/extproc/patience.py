@@ -2,8 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
+from functools import partial
+from types import coroutine
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -25,8 +27,13 @@ class Patience:
         self._waits: deque[_Wait] = deque()
         self._armed = False
 
-    async def wait(self, work: Awaitable[_T]) -> _T:
+    async def wait(self, work: Coroutine[object, None, _T]) -> _T:
         """The result of `work`. Raises TimeoutError, with `work` cancelled, when it takes too long."""
+        try:
+            waits_for = work.send(None)
+        except StopIteration as done:  # as most do, without a wait that could take long
+            result: _T = done.value
+            return result
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         wait = _Wait(task, loop.time() + self._seconds)
@@ -34,7 +41,7 @@ class Patience:
         if not self._armed:
             self._arm(loop, wait.until)
         try:
-            return await work
+            return await _rest(work, waits_for)
         except asyncio.CancelledError:
             # Only our own cancellation is a timeout; the gateway may have left at the same moment.
             if wait.expired and not task.uncancel():
@@ -59,3 +66,20 @@ class Patience:
             if first.task is not None:
                 first.expired = True
                 first.task.cancel()
+
+
+@coroutine
+def _rest(work: Coroutine[object, None, _T], waits_for: object) -> Generator[object, None, _T]:
+    """Go on with `work`, which has begun and waits."""
+    while True:
+        try:
+            yield waits_for
+        except BaseException as error:  # noqa: BLE001 - whatever comes is for the work, as with `await`
+            go_on = partial(work.throw, error)
+        else:
+            go_on = partial(work.send, None)
+        try:
+            waits_for = go_on()
+        except StopIteration as done:
+            result: _T = done.value
+            return result

@@ -54,10 +54,9 @@ class ResponseWatch:
     @property
     def usage(self) -> Usage | None:
         """What the engine reported so far."""
-        found = (self._prompt_tokens, self._cached_tokens, self._completion_tokens)
-        if all(count is None for count in found):
+        prompt, cached, completion = self._prompt_tokens, self._cached_tokens, self._completion_tokens
+        if prompt is None and cached is None and completion is None:
             return None
-        prompt, cached, completion = found
         return Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
 
     def headers(self, headers: Headers, *, served: str = "") -> None:

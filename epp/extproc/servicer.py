@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 
@@ -32,6 +33,7 @@ _log = structlog.get_logger(__name__)
 
 _PROGRESS_EVENTS = 32
 """Streamed events between two updates of a reservation."""
+_NOT_READ = Request()
 
 
 class Reader(Protocol):
@@ -58,8 +60,7 @@ class ExchangeStatus:
     """Streams since the start by `request mode/response mode`, as the gateway announced them."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Visit:
+class _Visit(msgspec.Struct, kw_only=True):
     """What one stream has come to so far."""
 
     begun: float
@@ -119,7 +120,7 @@ class Servicer:
         Raises ProtocolError when the gateway sends what is no ext_proc message.
         """
         exchange = Exchange(self._kit)
-        visit = _Visit(begun=self._clock(), request=Request())
+        visit = _Visit(begun=self._clock(), request=_NOT_READ)
         self._enter()
         try:
             await self._receive(stream, exchange)

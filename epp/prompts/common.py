@@ -32,6 +32,9 @@ class Extension(msgspec.Struct):
     token_data: list[int] | None = None
 
 
+_NO_EXTENSION, _NO_HINTS, _NO_SESSION = Extension(), AgentHints(), SessionControl()
+
+
 class CommonBody(msgspec.Struct, kw_only=True):
     """Fields that OpenAI-style bodies share; all others are skipped without being decoded."""
 
@@ -48,9 +51,9 @@ def asked(
     body: CommonBody, prompt: AnyPrompt | None, max_output_tokens: int | None = None, *, further_tokens: int = 0
 ) -> Asked:
     """`body` with its prompt; Dynamo's hints win over the plain fields, as in its own frontend."""
-    extension = body.nvext or Extension()
-    hints = extension.agent_hints or AgentHints()
-    control = extension.session_control or SessionControl()
+    extension = body.nvext or _NO_EXTENSION
+    hints = extension.agent_hints or _NO_HINTS
+    control = extension.session_control or _NO_SESSION
     if extension.token_data:
         prompt = TokensPrompt(ids=extension.token_data)
     return Asked(

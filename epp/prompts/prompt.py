@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 class Api(StrEnum):
     """The API that a request speaks; UNKNOWN is routed by load alone."""
 
+    __hash__ = str.__hash__  # that of Enum is written in Python, and every request is counted
+
     CHAT = "chat"
     COMPLETIONS = "completions"
     RESPONSES = "responses"
@@ -23,6 +25,8 @@ class Api(StrEnum):
 
 class TokenSource(StrEnum):
     """Where a prompt's token ids came from; counted, so that a fallback never goes unseen."""
+
+    __hash__ = str.__hash__  # as for Api
 
     TOKENIZER = "tokenizer"
     REQUEST = "request"

@@ -59,6 +59,9 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
     """Reads a header of the request."""
     sample: SampleOf = no_sample
     """The last reading of a column's engine metrics, however old."""
+    load_known: bool = True
+    """Whether the columns of load and of engine metrics were filled; not for a policy that looks at none of them: then
+    they hold 0 and NaN."""
 
     def __len__(self) -> int:
         return len(self.endpoints)

@@ -28,6 +28,7 @@ class DynamoCost:
 
     name = "dynamo-cost"
     reads_prompts = True
+    reads_load = True
 
     def __init__(self, draw: random.Random, weights: DynamoWeights, block_size: int) -> None:
         self._draw = draw

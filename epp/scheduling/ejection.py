@@ -17,6 +17,7 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_SECONDS = 1.0
 """How often stalled workers are looked for."""
+_SAYS_NOTHING = (Ending.REFUSED, Ending.UNSEEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ class Ejection:
 
     def ended(self, outcome: Outcome) -> None:
         """Judge the picked endpoint by the end of its request; a client that left says nothing about it."""
-        if outcome.pick is None or outcome.status is None or outcome.ending in (Ending.REFUSED, Ending.UNSEEN):
+        if outcome.pick is None or outcome.status is None or outcome.ending in _SAYS_NOTHING:
             return
         place = outcome.served or outcome.pick.decision.endpoint.host_port
         if outcome.status < 500:

@@ -31,14 +31,20 @@ class CandidateRecord:
     cost: float | None
     """By the policy's own measure, less is better; None: filtered out."""
     cached_tokens: int
-    in_flight: int
-    prefill_tokens: int
-    decode_tokens: int
-    wait_seconds: float
+    in_flight: int | None
+    """None, here and below also where the policy looks at no load."""
+    prefill_tokens: int | None
+    decode_tokens: int | None
+    wait_seconds: float | None
     work_seconds: float
     queued: float | None
     running: float | None
     kv_used: float | None
+
+    @property
+    def ttft(self) -> float:
+        """Predicted seconds to the first token, as far as they are known."""
+        return round((self.wait_seconds or 0.0) + self.work_seconds, 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,11 @@ class Recorded:
         """As that policy."""
         return self.policy.reads_prompts
 
+    @property
+    def reads_load(self) -> bool:
+        """As that policy."""
+        return self.policy.reads_load
+
     def pick(self, request: Request, candidates: Candidates) -> Choice:
         """What the other policy picks."""
         choice = self.policy.pick(request, candidates)
@@ -98,7 +109,12 @@ class Recorded:
 
 
 def decide_again(record: DecisionRecord, policy: Policy) -> DecisionRecord:
-    """What `policy` would have decided from what was known then."""
+    """What `policy` would have decided from what was known then.
+
+    Raises ValueError for a decision at which no load was looked at, if `policy` needs it.
+    """
+    if policy.reads_load and any(row.wait_seconds is None for row in record.candidates):
+        raise ValueError(f"{record.policy} looked at no load: {policy.name} cannot decide again without it")
     candidates = _candidates(record)
     choice = policy.pick(Request(id=record.request_id, model=record.model, stream=record.stream), candidates)
     return _record(
@@ -120,6 +136,7 @@ class _Seen(NamedTuple):
     queued: NDArray[np.float64]
     running: NDArray[np.float64]
     kv_used: NDArray[np.float64]
+    load_known: bool
 
 
 class _Made(NamedTuple):
@@ -145,6 +162,7 @@ def _seen(candidates: Candidates) -> _Seen:
         candidates.queued,
         candidates.running,
         candidates.kv_used,
+        candidates.load_known,
     )
 
 
@@ -165,10 +183,10 @@ def _record(made: _Made) -> DecisionRecord:
                 host_port=endpoint.host_port,
                 cost=_known(choice.costs[i]),
                 cached_tokens=int(seen.cached_tokens[i]),
-                in_flight=int(seen.in_flight[i]),
-                prefill_tokens=int(seen.prefill_tokens[i]),
-                decode_tokens=int(seen.decode_tokens[i]),
-                wait_seconds=float(seen.wait_seconds[i]),
+                in_flight=int(seen.in_flight[i]) if seen.load_known else None,
+                prefill_tokens=int(seen.prefill_tokens[i]) if seen.load_known else None,
+                decode_tokens=int(seen.decode_tokens[i]) if seen.load_known else None,
+                wait_seconds=_known(seen.wait_seconds[i]),
                 work_seconds=float(seen.work_seconds[i]),
                 queued=_known(seen.queued[i]),
                 running=_known(seen.running[i]),
@@ -182,8 +200,8 @@ def _record(made: _Made) -> DecisionRecord:
 def _candidates(record: DecisionRecord) -> Candidates:
     rows = record.candidates
 
-    def whole(value: Callable[[CandidateRecord], int]) -> NDArray[np.int64]:
-        return np.array([value(row) for row in rows], dtype=np.int64)
+    def whole(value: Callable[[CandidateRecord], int | None]) -> NDArray[np.int64]:
+        return np.array([value(row) or 0 for row in rows], dtype=np.int64)
 
     def real(value: Callable[[CandidateRecord], float | None]) -> NDArray[np.float64]:
         return np.array([np.nan if (found := value(row)) is None else found for row in rows])
@@ -233,7 +251,7 @@ def _tell(record: DecisionRecord) -> None:
                 "cost": row.cost,
                 "cached_tokens": row.cached_tokens,
                 "in_flight": row.in_flight,
-                "predicted_ttft": round(row.wait_seconds + row.work_seconds, 4),
+                "predicted_ttft": row.ttft,
             }
             for row in cheapest(record)
         ],

@@ -65,5 +65,5 @@ def _brief(row: CandidateRecord) -> dict[str, object]:
         "cached_tokens": row.cached_tokens,
         "in_flight": row.in_flight,
         "prefill_tokens": row.prefill_tokens,
-        "predicted_ttft": round(row.wait_seconds + row.work_seconds, 4),
+        "predicted_ttft": row.ttft,
     }

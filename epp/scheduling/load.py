@@ -153,11 +153,14 @@ class Load:
 
     def view(self, columns: NDArray[np.intp], now: float) -> LoadView:
         """What is on `columns` now."""
-        in_flight, prefill_tokens, decode_tokens = self._counts.take(columns, axis=1)
-        wait, behind = self._times.take(columns, axis=1)
+        if len(columns) == len(self._queues):  # all of them, as columns rise
+            counts, times = self._counts.copy(), self._times.copy()
+        else:
+            counts, times = self._counts.take(columns, axis=1), self._times.take(columns, axis=1)
+        wait = times[_DONE_AT]
         wait -= now
-        np.maximum(wait, behind, out=wait)
-        return LoadView(in_flight, prefill_tokens, decode_tokens, wait)
+        np.maximum(wait, times[_BEHIND], out=wait)
+        return LoadView(counts[_IN_FLIGHT], counts[_PREFILL], counts[_DECODE], wait)
 
     def advance(self, now: float) -> None:
         """End the prefills whose end no message shows, when their predicted time is over."""

@@ -13,6 +13,8 @@ from epp.scheduling.scheduler import Pick
 class Ending(StrEnum):
     """How the exchange of one request ended."""
 
+    __hash__ = str.__hash__  # that of Enum is written in Python, and every exchange counts its ending
+
     COMPLETE = "complete"
     """The response came to its end."""
     ABORTED = "aborted"

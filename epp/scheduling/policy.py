@@ -30,5 +30,9 @@ class Policy(Protocol):
     def reads_prompts(self) -> bool:
         """Whether the choice depends on prompts: else they are neither turned into tokens nor looked up in caches."""
 
+    @property
+    def reads_load(self) -> bool:
+        """Whether the choice depends on load or engine metrics: else those columns are left out of the candidates."""
+
     def pick(self, request: Request, candidates: Candidates) -> Choice:
         """Choose among `candidates`, of which there is at least one; what it returns is what will be done."""

@@ -48,6 +48,7 @@ class PredictedTtft:
 
     name = "predicted-ttft"
     reads_prompts = True
+    reads_load = True
 
     def __init__(self, draw: random.Random, prices: Prices | None = None) -> None:
         self._draw = draw

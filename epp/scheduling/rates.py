@@ -88,9 +88,12 @@ class Rates:
         self._slowness[column] = slowness
 
     def seconds(
-        self, columns: NDArray[np.intp], uncached: NDArray[np.int64], prompt_tokens: int
+        self, columns: NDArray[np.intp], uncached: NDArray[np.int64] | int, prompt_tokens: int
     ) -> NDArray[np.float64]:
-        """Predicted prefill time of a prompt on each column, given how many of its tokens are not cached there."""
+        """Predicted prefill time of a prompt on each column, given how many of its tokens are not cached there.
+
+        One number stands for all columns alike.
+        """
         a, b, c = self._curve
         thousands = uncached * 0.001
         slowness = self._slowness.take(columns)

@@ -45,7 +45,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     """Tokens of the prompt that the index says the endpoint holds."""
     predicted_ttft: float = 0.0
-    """Seconds to the first token as predicted at the pick."""
+    """Seconds to the first token as predicted at the pick; of the prefill alone if the policy looks at no load."""
     reason: str = ""
 
 
@@ -102,6 +102,8 @@ class Scheduler:
         self._slow_start = slow_start_seconds
         self._joined_at: NDArray[np.float64] = np.full(0, -np.inf)
         self._young_until = -np.inf
+        self._zeros: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._unknown: NDArray[np.float64] = np.zeros(0)
         self._eligible = Eligible(suspended)
         self._disaggregation = disaggregation
         self._models = models
@@ -119,6 +121,11 @@ class Scheduler:
     def reads_prompts(self) -> bool:
         """Whether picks depend on what requests ask to be computed."""
         return self.policy.reads_prompts or self._eligible.split
+
+    @property
+    def reads_load(self) -> bool:
+        """Whether picks depend on load; those that depend on prompts are taken to do so."""
+        return self.policy.reads_load or self.reads_prompts
 
     def pick(
         self,
@@ -144,7 +151,8 @@ class Scheduler:
         positions = self._eligible.decode(snapshot, subset, avoid)
         if not len(positions):
             raise NoEndpointError("no ready endpoint that decodes, in what the gateway allows")
-        candidates = self._candidates(request, snapshot, positions, header)
+        see = self._candidates if self.reads_load or len(request.prompt.tokens) else self._bare
+        candidates = see(request, snapshot, positions, header)
         prefill = None
         if self._disaggregation is not None and self._eligible.split:
             prefill = self._prefill(self._disaggregation, request, snapshot, candidates, avoid)
@@ -251,11 +259,7 @@ class Scheduler:
     def _candidates(
         self, request: Request, snapshot: PoolSnapshot, positions: Sequence[int], header: Header
     ) -> Candidates:
-        if len(positions) == len(snapshot.endpoints):
-            endpoints, columns = snapshot.endpoints, snapshot.columns
-        else:
-            endpoints = tuple(snapshot.endpoints[i] for i in positions)
-            columns = snapshot.columns[np.array(positions)]
+        endpoints, columns = _at(snapshot, positions)
         now, prompt_tokens = self._clock(), _prompt_tokens(request)
         self.load.advance(now)
         engines = self._metrics.view(columns, now)
@@ -265,10 +269,12 @@ class Scheduler:
             wait += self._foreign_seconds(load.in_flight, engines)
         if now < self._young_until:
             wait += self._warm_up_seconds(columns, now)
+        uncached: NDArray[np.int64] | int
         if len(request.prompt.tokens):
             cached = _take(self._index.match(request.prompt).cached_tokens, columns)
+            uncached = prompt_tokens - cached
         else:
-            cached = np.zeros(len(columns), dtype=np.int64)
+            cached, uncached = np.zeros(len(columns), dtype=np.int64), prompt_tokens
         return Candidates(
             endpoints=endpoints,
             columns=columns,
@@ -277,7 +283,7 @@ class Scheduler:
             prefill_tokens=load.prefill_tokens,
             decode_tokens=load.decode_tokens,
             wait_seconds=wait,
-            work_seconds=self.rates.seconds(columns, prompt_tokens - cached, prompt_tokens),
+            work_seconds=self.rates.seconds(columns, uncached, prompt_tokens),
             queued=engines.queued,
             running=engines.running,
             kv_used=engines.kv_used,
@@ -286,6 +292,32 @@ class Scheduler:
             sample=self._metrics.sample,
             now=now,
             picks_elsewhere=self.load.picks_elsewhere,
+        )
+
+    def _bare(self, request: Request, snapshot: PoolSnapshot, positions: Sequence[int], header: Header) -> Candidates:
+        """The candidates for a policy that looks at neither load nor prompts: a tenth of an exchange is saved."""
+        endpoints, columns = _at(snapshot, positions)
+        now, prompt_tokens = self._clock(), _prompt_tokens(request)
+        self.load.advance(now)
+        if len(self._zeros) != len(columns):
+            self._zeros, self._unknown = np.zeros(len(columns), dtype=np.int64), np.full(len(columns), np.nan)
+        return Candidates(
+            endpoints=endpoints,
+            columns=columns,
+            cached_tokens=self._zeros,
+            in_flight=self._zeros,
+            prefill_tokens=self._zeros,
+            decode_tokens=self._zeros,
+            wait_seconds=self._unknown,
+            work_seconds=self.rates.seconds(columns, prompt_tokens, prompt_tokens),
+            queued=self._unknown,
+            running=self._unknown,
+            kv_used=self._unknown,
+            prompt_tokens=prompt_tokens,
+            header=header,
+            sample=self._metrics.sample,
+            now=now,
+            load_known=False,
         )
 
     def _foreign_seconds(self, in_flight: NDArray[np.int64], engines: EngineView) -> NDArray[np.float64]:
@@ -317,7 +349,7 @@ class Scheduler:
                 endpoint, first, self._encoders(request, snapshot), self._eligible.has_several_ranks
             ),
             cached_tokens=int(told.cached_tokens[at]),
-            predicted_ttft=float(told.wait_seconds[at] + told.work_seconds[at]),
+            predicted_ttft=float(told.work_seconds[at] + (told.wait_seconds[at] if told.load_known else 0.0)),
             reason=choice.reason,
         )
 
@@ -341,6 +373,12 @@ def _work(request: Request, candidates: Candidates, at: int, *, shown: bool) -> 
         prefill_seconds=float(candidates.work_seconds[at]),
         shown=shown and request.stream,
     )
+
+
+def _at(snapshot: PoolSnapshot, positions: Sequence[int]) -> tuple[tuple[Endpoint, ...], NDArray[np.intp]]:
+    if len(positions) == len(snapshot.endpoints):
+        return snapshot.endpoints, snapshot.columns
+    return tuple(snapshot.endpoints[i] for i in positions), snapshot.columns[np.array(positions)]
 
 
 def _prompt_tokens(request: Request) -> int:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from epp.prompts.prompt import Request
 from epp.scheduling.candidates import Candidates
-from epp.scheduling.pickers import MaxScore
+from epp.scheduling.pickers import MaxScore, RandomPick
 from epp.scheduling.plugins import Filter, HearsPick, Picker, Scorer
 from epp.scheduling.policy import Choice, Policy
 
@@ -33,6 +33,7 @@ class ScoredPolicy:
         self.reads_prompts = any(_reads_prompts(each.scorer) for each in scorers)
         self._scorers = tuple(scorers)
         self._picker = picker or MaxScore()
+        self.reads_load = bool(scorers) or not isinstance(self._picker, RandomPick)
         self._draw = draw
         self._hearing = [each.scorer for each in scorers if isinstance(each.scorer, HearsPick)]
 
@@ -55,6 +56,7 @@ class Filtered:
     def __init__(self, filters: Sequence[Filter], policy: Policy) -> None:
         self.name = policy.name
         self.reads_prompts = policy.reads_prompts or any(map(_reads_prompts, filters))
+        self.reads_load = True
         self._filters = tuple(filters)
         self._policy = policy
         self._hearing = [each for each in filters if isinstance(each, HearsPick)]

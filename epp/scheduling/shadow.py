@@ -37,6 +37,7 @@ class Shadowed:
     def __init__(self, policy: Policy, shadow: Policy, metrics: ShadowMetrics) -> None:
         self.name = policy.name
         self.reads_prompts = policy.reads_prompts or shadow.reads_prompts
+        self.reads_load = True  # the difference in predicted time is of interest, whatever the policies look at
         self._policy = policy
         self._shadow = shadow
         self._metrics = metrics

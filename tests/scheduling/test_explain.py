@@ -66,6 +66,7 @@ def test_a_shadow_changes_nothing_and_its_metrics_tell():
     class Broken:
         name = "broken"
         reads_prompts = False
+        reads_load = True
 
         def pick(self, request, candidates):
             raise ValueError
@@ -130,3 +131,19 @@ async def test_the_admin_port_serves_the_last_decisions():
     finally:
         await server.stop()
     assert [record["request_id"] for record in records] == ["r1"]
+
+
+def test_a_policy_that_looks_at_no_load_is_recorded_without_it_and_only_its_like_can_decide_again(tmp_path, capsys):
+    kept = Recorded(policy("round-robin"), 3)
+    here = world(kept, endpoints=3)
+    for i in range(4):
+        here.scheduler.pick(Request(id=f"r{i}", size=400))
+    record = kept.records()[0]
+    assert [(row.in_flight, row.wait_seconds, row.kv_used) for row in record.candidates] == [(None, None, None)] * 3
+    assert all(row.work_seconds > 0.0 for row in record.candidates)
+    assert decide_again(record, policy("round-robin")).chosen == "worker-0"
+    path = tmp_path / "decisions.json"
+    path.write_bytes(msgspec.json.encode(kept.records()))
+    assert main(["explain", "--file", str(path), "--policy", "least-in-flight"]) == 1
+    assert "round-robin looked at no load" in capsys.readouterr().err
+    assert main(["explain", "--file", str(path)]) == 0

@@ -49,6 +49,7 @@ class World:
         class Look:
             name = "look"
             reads_prompts = True
+            reads_load = True
 
             def pick(self, request: Request, candidates: Candidates) -> Choice:
                 seen.append(candidates)
