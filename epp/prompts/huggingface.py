@@ -1,12 +1,15 @@
 """A tokenizer of the Hugging Face `tokenizers` library, as a TextEncoder."""
 
+import hashlib
 import json
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
+import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -17,6 +20,30 @@ from epp.prompts.prompt import TokenIds
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
+class _Description(msgspec.Struct):
+    """What a tokenizer.json says beside its vocabulary, which is skipped: to decode it too would hold Python's lock."""
+
+    normalizer: Any = None
+    pre_tokenizer: Any = None
+    decoder: Any = None
+    added_tokens: list[dict[str, Any]] | None = None
+
+
+_loaded: WeakValueDictionary[bytes, "HuggingFaceEncoder"] = WeakValueDictionary()
+
+
+def load_encoder(text: str) -> "HuggingFaceEncoder":
+    """The encoder that a tokenizer.json describes; one for equal files, as it takes much memory.
+
+    Raises ValueError for a file that is no tokenizer.
+    """
+    digest = hashlib.sha256(text.encode()).digest()
+    encoder = _loaded.get(digest)
+    if encoder is None:
+        encoder = _loaded[digest] = HuggingFaceEncoder(text)
+    return encoder
+
+
 class HuggingFaceEncoder:
     """Never truncates or pads, whatever the file says: engines do neither to a prompt.
 
@@ -25,7 +52,7 @@ class HuggingFaceEncoder:
 
     def __init__(self, text: str) -> None:
         try:
-            self._description: dict[str, Any] = json.loads(text)
+            self._description = msgspec.json.decode(text, type=_Description)
             tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # the library raises plain Exception
             raise ValueError(f"not a tokenizer: {error}") from error
@@ -53,24 +80,29 @@ class HuggingFaceEncoder:
 
     def entries(self) -> Iterable[tuple[int, bytes]]:
         """Id and text of every entry, in no order."""
-        byte_level = '"ByteLevel"' in json.dumps([self._description.get(key) for key in ("pre_tokenizer", "decoder")])
+        byte_level = '"ByteLevel"' in json.dumps([self._description.pre_tokenizer, self._description.decoder])
         table = _byte_of_character() if byte_level else {}
-        for entry, id_ in self._tokenizer.get_vocab(with_added_tokens=False).items():
+        for entry, id_ in self._written():
             if byte_level:
                 yield id_, entry.translate(table).encode("latin-1", "replace")
             else:
                 yield id_, entry.replace("▁", " ").encode()
 
+    def _written(self) -> Iterable[tuple[str, int]]:
+        """Every entry as the file writes it, one by one: all at once would hold Python's lock for long."""
+        wanted = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        found = [(entry, i) for i in range(wanted) if (entry := self._tokenizer.id_to_token(i)) is not None]
+        return found if len(found) == wanted else self._tokenizer.get_vocab(with_added_tokens=True).items()
+
     @cached_property
     def added_tokens(self) -> list[AddedToken]:
         """The added tokens that the file lists."""
-        return [_added_token(token) for token in self._description.get("added_tokens") or ()]
+        return [_added_token(token) for token in self._description.added_tokens or ()]
 
     @cached_property
     def patterns(self) -> list[str]:
         """Every regular expression of the normaliser and the pre-tokenizer."""
-        parts = [self._description.get(key) for key in ("normalizer", "pre_tokenizer")]
-        return [*_values_of("Regex", parts)]
+        return [*_values_of("Regex", [self._description.normalizer, self._description.pre_tokenizer])]
 
 
 def _added_token(token: dict[str, Any]) -> AddedToken:

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from epp.prompts.chat_template import ChatTemplate
-from epp.prompts.huggingface import HuggingFaceEncoder
+from epp.prompts.huggingface import HuggingFaceEncoder, load_encoder
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -59,7 +59,7 @@ def load_model_files(directory: Path, template_file: Path | None = None) -> Mode
     if not path.is_file():
         raise ModelFilesError(directory, "expected a directory with tokenizer.json")
     try:
-        encoder = HuggingFaceEncoder(_read_text(path))
+        encoder = load_encoder(_read_text(path))
     except ValueError as error:
         raise ModelFilesError(path, str(error)) from error
     config = {**_read_json(directory / "special_tokens_map.json"), **_read_json(directory / "tokenizer_config.json")}

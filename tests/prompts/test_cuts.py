@@ -1,5 +1,6 @@
 """A text cut where the rules say, encoded in parts, gives the tokens of the whole, for every real tokenizer at hand."""
 
+import json
 from functools import cache
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
+from epp.prompts.apis import NotUnderstoodError, understand
 from epp.prompts.cuts import NEWLINE, SPACE, SPACE_DROPPED, Cutter, holds, safe_rules
 from epp.prompts.huggingface import HuggingFaceEncoder
 from tests.prompts.real_tokenizers import NAMES, encoder
@@ -93,6 +95,46 @@ def test_a_longer_text_has_the_chunks_of_its_beginning(name, text, more):
     short, long = (Cutter(rules(name), 8).cut(part) for part in (text, text + more))
     common = sum(1 for one, two in zip(short[:-2], long, strict=False) if one == two)
     assert common == max(0, len(short) - 2)
+
+
+ESCAPES = st.sampled_from(
+    [
+        *(rb"\ud83d\ude42", rb"\uD83D\uDC69\u200d\uD83D\uDC67", rb"\u4e2d\u6587", rb"\u0000", rb"\n\t", rb"\/"),
+        *(rb"\ud83d", rb"\ude42", rb"\ude42\ud83d", rb"\ud83dx\ude42", rb"\\ud83d", rb"\u00", rb"\x41", b"\\"),
+        *(b"\xff", b"\xc3", b"\xe4\xb8", b"\xed\xa0\xbd", b"\xf0\x9f\x99", b"\xc0\xaf", b"\n", b"\x00", b"\x7f", b'"'),
+    ]
+)
+WRITTEN = st.lists(
+    st.one_of(
+        ESCAPES,
+        st.builds(lambda text, ascii_: json.dumps(text, ensure_ascii=ascii_)[1:-1], WORDS, st.booleans()).map(
+            lambda text: text.encode()
+        ),
+    ),
+    max_size=30,
+).map(b"".join)
+
+
+@settings(deadline=None, max_examples=300)
+@given(written=WRITTEN)
+def test_escapes_give_the_tokens_that_the_engine_computes(written):
+    """The engine's reader of JSON is Python's; what it alone reads has lone surrogates, which no tokenizer takes."""
+    body = b'{"prompt": "' + written + b'"}'
+    try:
+        expected = json.loads(body)["prompt"]
+    except ValueError:
+        with pytest.raises(NotUnderstoodError) as refusal:
+            understand("/v1/completions", "", body)
+        assert refusal.value.problem
+        return
+    try:
+        assert understand("/v1/completions", "", body).asked.prompt.text == expected
+    except NotUnderstoodError:
+        assert any("\ud800" <= character <= "\udfff" for character in expected)
+        return
+    for name in NAMES:
+        parts = encoder(name).encode_all(Cutter(rules(name), 8).cut(expected))
+        assert np.concatenate(parts).tolist() == whole(name, expected).tolist()
 
 
 def test_a_text_without_places_stays_whole():

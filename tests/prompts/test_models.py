@@ -8,6 +8,7 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
+from epp.prompts.model_files import load_model_files
 from epp.prompts.model_source import ModelSourceError, find_model
 from epp.prompts.prompt import TokenSource
 from epp.prompts.reader import PromptReader
@@ -98,6 +99,17 @@ async def test_changed_files_are_loaded_again_and_bad_ones_are_not(make, small):
     (small / "tokenizer.json").write_text("{")
     await until(has_problem)
     assert await gives_new()
+
+
+async def test_a_tokenizer_is_loaded_once_for_all_models_and_templates_that_use_it(small, tmp_path):
+    again = tmp_path / "again"
+    shutil.copytree(small, again)
+    first, second = load_model_files(small), load_model_files(again)
+    assert first.encoder is second.encoder
+    (again / "chat_template.jinja").write_text("{{ messages[0].role }}")
+    assert load_model_files(again).encoder is first.encoder
+    (again / "tokenizer.json").write_text(json.dumps(SMALL | {"truncation": None}))
+    assert load_model_files(again).encoder is not first.encoder
 
 
 async def test_mistral_models_need_no_template(make, tmp_path):
