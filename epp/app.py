@@ -17,6 +17,7 @@ from epp.admin.server import AdminServer
 from epp.admin.shadow_command import show
 from epp.admin.status import ProcessStatus, Status
 from epp.endpoints.discovery import Discovery
+from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.kubernetes.client import NoClusterError
 from epp.endpoints.metrics import EngineMetrics
 from epp.endpoints.metrics_scraper import MetricsScraper, ScrapeRules
@@ -24,6 +25,7 @@ from epp.endpoints.pool import Pool
 from epp.endpoints.status import pool_status
 from epp.endpoints.suspects import Suspects
 from epp.extproc.model_list import ModelList
+from epp.extproc.retries import Retries
 from epp.extproc.rules import ExchangeRules
 from epp.extproc.servicer import Servicer
 from epp.extproc.spectator import Spectator
@@ -33,6 +35,7 @@ from epp.kvcache.checkpoint import checkpoint_from
 from epp.kvcache.knowledge import KvKnowledge
 from epp.kvcache.metrics import KvMetrics
 from epp.peers.addresses import Processes
+from epp.peers.notices import Notices
 from epp.peers.prompts import PromptExchange
 from epp.peers.sharing import LoadSharing
 from epp.peers.status import PeersStatus
@@ -53,6 +56,7 @@ from epp.scheduling.policies import Policies, disaggregation_from, policies_from
 from epp.scheduling.policy import Policy
 from epp.scheduling.pushed_load import PushedLoad
 from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.sessions import Sessions
 from epp.scheduling.shadow import Shadowed, ShadowMetrics
 from epp.scheduling.suspicion import Suspicion
 from epp.scheduling.vigil import Vigil
@@ -131,7 +135,8 @@ class App:
         self.suspects = Suspects(self.pool, self.registry)
         self.knowledge.on_disconnect(self.suspects.suspect)
         self.shadow_metrics = ShadowMetrics(self.registry)
-        policies = policies_from(settings)
+        self.sessions, self.retries = Sessions(), Retries()
+        policies = policies_from(settings, self.sessions)
         share = settings.explain_sample if settings.explain is Explain.LOG else 0.0
         self.decisions = Recorded(self._shadowed(policies), settings.explain_keep, log_share=share)
         self.disaggregation = disaggregation_from(settings, policies.prefill, self.registry)
@@ -157,7 +162,7 @@ class App:
                 self.sharing, self.knowledge, self.scheduler.rates, max_blocks=settings.kv_index_max_blocks
             )
             self.knowledge.hold()
-        self.config_watch = ConfigWatch(settings, self._take_policies)
+        self.config_watch = ConfigWatch(settings, self._take_policies, sessions=self.sessions)
         self.scraper = MetricsScraper(self.pool, self.engine_metrics, ScrapeRules.of(settings), self.registry)
         self.scraper.on_loss = self.suspects.suspect
         self.vigil = Vigil(
@@ -199,12 +204,27 @@ class App:
             await self._drain(stop)
 
     def _sharing(self) -> LoadSharing | None:
+        notices = Notices(hear_session=self._session_heard, hear_failed=self._failure_heard)
         sharing = LoadSharing.from_settings(
-            self._settings, self.scheduler.load, self.pool, self._processes, self.registry, self.prompts
+            self._settings,
+            self.scheduler.load,
+            self.pool,
+            self._processes,
+            self.registry,
+            prompts=self.prompts,
+            notices=notices,
         )
+        if sharing is not None:
+            self.sessions.on_bind, self.retries.on_failed = notices.bound, notices.failed
         if sharing is not None and sharing.prefix_secret is not None:
             self.knowledge.take_secret(sharing.prefix_secret)
         return sharing
+
+    def _session_heard(self, session: int, endpoint: Endpoint) -> None:
+        self.sessions.heard(session, endpoint, time.monotonic())
+
+    def _failure_heard(self, request: int, endpoint: Endpoint) -> None:
+        self.retries.heard(request, endpoint, time.monotonic())
 
     def _picked(self, column: int, prompt: Prompt) -> None:
         """A pick sent `prompt` to the endpoint of `column`: equal ones will find it there, whoever picks."""
@@ -229,6 +249,7 @@ class App:
             registry=self.registry,
             explain=explain_header_from(self._settings, self.decisions.newest),
             model_list=ModelList(self.models.names) if self._settings.answer_models else None,
+            retries=self.retries,
         )
 
     def _spectator(self, comparison: Comparison) -> Spectator:

@@ -1,30 +1,46 @@
 """Requests that failed a moment ago: some gateways ask again for each attempt, and must not get the same pick."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 
-from epp.endpoints.endpoint import HostPort
+import xxhash
+
+from epp.endpoints.endpoint import Endpoint, HostPort
 
 _MAX_KEPT = 4096
 _SECONDS = 30.0
 
 
 class Retries:
-    """Endpoints to avoid, by request id; the newest few thousand, for half a minute."""
+    """Endpoints to avoid, by a hash of the request's id; the newest few thousand, for half a minute."""
 
     def __init__(self) -> None:
-        self._failed: OrderedDict[str, tuple[float, frozenset[HostPort]]] = OrderedDict()
+        self._failed: OrderedDict[int, tuple[float, frozenset[HostPort]]] = OrderedDict()
+        self.on_failed: Callable[[int, Endpoint], None] = lambda _request, _endpoint: None
+        """Called with the hash of the id of a request that failed on a pick of ours."""
 
-    def failed(self, request_id: str, endpoint: HostPort, now: float) -> None:
+    def failed(self, request_id: str, endpoint: Endpoint, now: float) -> None:
         """The pick for this request came to nothing: reset, refused, or answered with 5xx."""
         if request_id:
-            self._failed[request_id] = (now, self.avoid(request_id, now) | {endpoint})
-            self._failed.move_to_end(request_id)
-            if len(self._failed) > _MAX_KEPT:
-                self._failed.popitem(last=False)
+            request = _hash(request_id)
+            self.heard(request, endpoint, now)
+            self.on_failed(request, endpoint)
+
+    def heard(self, request: int, endpoint: Endpoint, now: float) -> None:
+        """The request whose id has that hash failed on `endpoint`, whoever picked it."""
+        self._failed[request] = (now, self._avoid(request, now) | {endpoint.host_port})
+        self._failed.move_to_end(request)
+        if len(self._failed) > _MAX_KEPT:
+            self._failed.popitem(last=False)
 
     def avoid(self, request_id: str, now: float) -> frozenset[HostPort]:
         """Where earlier attempts of this request failed; empty for a first attempt."""
-        if not self._failed:
-            return frozenset()
-        at, endpoints = self._failed.get(request_id, (now, frozenset()))
+        return self._avoid(_hash(request_id), now) if self._failed and request_id else frozenset()
+
+    def _avoid(self, request: int, now: float) -> frozenset[HostPort]:
+        at, endpoints = self._failed.get(request, (now, frozenset()))
         return endpoints if now - at < _SECONDS else frozenset()
+
+
+def _hash(request_id: str) -> int:
+    return xxhash.xxh3_64_intdigest(request_id.encode(errors="surrogatepass"))

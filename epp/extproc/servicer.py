@@ -87,6 +87,7 @@ class Servicer:
         registry: CollectorRegistry,
         explain: ExplainHeader | None = None,
         model_list: ModelList | None = None,
+        retries: Retries | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
@@ -98,7 +99,7 @@ class Servicer:
         self._kit = ExchangeKit(rules)
         self._metrics = ExchangeMetrics(registry)
         self._patience = Patience(rules.pick_timeout_seconds)
-        self._retries = Retries()
+        self._retries = retries or Retries()
         self._habits = Habits()
         self._clock = clock
         self._open = 0
@@ -275,7 +276,7 @@ class Servicer:
         outcome = self._outcome(exchange, visit, unseen=self._habits.unseen(exchange, quiet))
         self._habits.learn(exchange, quiet)
         if visit.pick is not None and _failed(outcome):
-            self._retries.failed(visit.request.id, visit.pick.decision.endpoint.host_port, self._clock())
+            self._retries.failed(visit.request.id, visit.pick.decision.endpoint, self._clock())
         self._metrics.ended(outcome.ending)
         for observer in self._observers:
             try:

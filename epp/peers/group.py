@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from epp import __version__
 from epp.endpoints.endpoint import Endpoint
 from epp.peers.mirror import Mirror
+from epp.peers.notices import Notices
 from epp.peers.own import OwnLoad
 from epp.peers.prompts import PromptCounts, PromptExchange
-from epp.peers.wire import VERSION, Beat, Heard, Message, Row, SentPrompt, WireError, decode, encode, endpoint_key
+from epp.peers.wire import VERSION, Beat, Heard, Message, Row, SentPrompt, Tie, WireError, decode, encode, endpoint_key
 from epp.prompts.prompt import Prompt
 from epp.scheduling.load import Load
 
@@ -91,6 +92,7 @@ class Group:
         *,
         rules: GroupRules | None = None,
         prompts: PromptExchange | None = None,
+        notices: Notices | None = None,
     ) -> None:
         """`me` is a random number."""
         self.me = me
@@ -99,6 +101,8 @@ class Group:
         self._load = load
         self._rules = rules or GroupRules()
         self._prompts = prompts
+        self._notices = Notices() if notices is None else notices
+        self._notices.wake = self._woken
         self._places = _Places()
         self.wake: Callable[[], None] = lambda: None
         """Called when `flush` has something to send."""
@@ -116,11 +120,13 @@ class Group:
         """An endpoint has joined the pool, after the load has heard of it."""
         key = endpoint_key(endpoint)
         self._places.column[key], self._places.key[column] = column, key
+        self._notices.join(column, endpoint)
         for peer in self.peers.values():
             peer.mirror.joined(key)
 
-    def leave(self, column: int, _endpoint: Endpoint) -> None:
+    def leave(self, column: int, endpoint: Endpoint) -> None:
         """An endpoint has left the pool."""
+        self._notices.leave(column, endpoint)
         key = self._places.key.pop(column, None)
         if key is not None:
             self._places.column.pop(key, None)
@@ -150,9 +156,10 @@ class Group:
     def flush(self) -> bytes | None:
         """The next message of what changed; None when there is nothing. Call again while `pending`."""
         prompts = self._prompts.own.take() if self._prompts is not None else ()
-        if self.own.changed or prompts:
+        ties = self._notices.take()
+        if self.own.changed or prompts or any(ties):
             rows, gone = self.own.take()
-            return self._message(rows=rows, gone=gone, prompts=prompts)
+            return self._message(rows=rows, gone=gone, prompts=prompts, ties=ties)
         part = self.own.take_part()
         if part is not None:
             return self._message(rows=part[0], span=part[1])
@@ -161,7 +168,8 @@ class Group:
     @property
     def pending(self) -> bool:
         """Whether there is something to send before the next beat."""
-        return self.own.pending or bool(self._asks) or (self._prompts is not None and len(self._prompts.own) > 0)
+        prompts = len(self._prompts.own) if self._prompts is not None else 0
+        return self.own.pending or bool(self._asks or prompts or len(self._notices))
 
     def beat(self, now: float, *, leaving: bool = False) -> list[bytes]:
         """What is still to be told, then a beat. Peers that were silent for too long lose their load here."""
@@ -206,12 +214,13 @@ class Group:
         span: tuple[int, int] | None = None,
         beat: Beat | None = None,
         prompts: tuple[SentPrompt, ...] = (),
+        ties: tuple[tuple[Tie, ...], tuple[Tie, ...]] = ((), ()),
     ) -> bytes:
         self._number += 1
         asks, self._asks = tuple(self._asks), {}
         secret = self._prompts.secret_id() if prompts and self._prompts is not None else b""
         message = Message(
-            VERSION, self.me, self._number, rows, gone, span, beat, asks, self._load.picks, prompts, secret
+            VERSION, self.me, self._number, rows, gone, span, beat, asks, self._load.picks, prompts, secret, *ties
         )
         data = encode(message)
         self.counts.sent += 1
@@ -257,6 +266,8 @@ class Group:
         peer.heard_at, peer.version = now, message.version
         if message.prompts and self._prompts is not None:
             self._heard_prompts(peer, message, self._prompts)
+        if message.sessions or message.failed:
+            self._notices.heard(message.sessions, message.failed)
         if message.beat is not None:
             self._heard_beat(peer, message.beat, now)
         if self.me in message.asks:

@@ -21,6 +21,7 @@ from epp.peers.carrier import Carrier, CarrierOptions, Link
 from epp.peers.curve import CurveKey
 from epp.peers.group import Group, GroupRules, Peer
 from epp.peers.metrics import PeersMetrics
+from epp.peers.notices import Notices
 from epp.peers.prompts import PromptExchange
 from epp.peers.slices import ServicePods
 from epp.peers.status import PeersStatus, PeerStatus
@@ -91,6 +92,7 @@ class LoadSharing:
         processes: Processes,
         registry: CollectorRegistry,
         prompts: PromptExchange | None = None,
+        notices: Notices | None = None,
     ) -> "LoadSharing | None":
         """Load sharing as the settings want it; None where there is nobody to share with.
 
@@ -107,7 +109,7 @@ class LoadSharing:
             most_reservations=settings.peer_max_reservations,
         )
         name = f"{socket.gethostname()}/{processes.index}" if processes.folder else socket.gethostname()
-        group = Group(load, secrets.randbits(63) or 1, name[:256], rules=rules, prompts=prompts)
+        group = Group(load, secrets.randbits(63) or 1, name[:256], rules=rules, prompts=prompts, notices=notices)
         _follow_pool(group, pool)
         places = list(processes.own_ipc())
         if across:

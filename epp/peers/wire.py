@@ -19,6 +19,8 @@ MOST_ROWS = 4096
 """Reservations in one message."""
 MOST_PROMPTS = 64
 """Prompts in one message."""
+MOST_TIES = 1024
+"""Sessions, and failed requests, in one message."""
 EVERY_ID = 2**63 - 1
 
 _Id = Annotated[int, msgspec.Meta(ge=0)]
@@ -86,6 +88,15 @@ class SentPrompt(msgspec.Struct, array_like=True, frozen=True):
     """Prefix keys after each 512 tokens, 64 bits each, least significant byte first."""
 
 
+class Tie(msgspec.Struct, array_like=True, frozen=True):
+    """A session that the sender has just sent to an endpoint, or a request that has just failed there."""
+
+    what: _Id
+    """XXH3-64 of the session's name, or of the request's id."""
+    endpoint: _Id
+    """`endpoint_key` of the endpoint's incarnation."""
+
+
 class Message(msgspec.Struct, array_like=True, frozen=True):
     """One message to all peers; `number` rises by one with each, so that whoever missed some knows it."""
 
@@ -107,6 +118,8 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     prompts: Annotated[tuple[SentPrompt, ...], msgspec.Meta(max_length=MOST_PROMPTS)] = ()
     secret: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
     """Names the secret of the keys in `prompts`; they say nothing to a reader with another one."""
+    sessions: Annotated[tuple[Tie, ...], msgspec.Meta(max_length=MOST_TIES)] = ()
+    failed: Annotated[tuple[Tie, ...], msgspec.Meta(max_length=MOST_TIES)] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()

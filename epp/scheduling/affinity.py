@@ -1,17 +1,16 @@
 """Rules that tie requests to endpoints: sessions, adapters, places, prompt lengths, labels."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epp.endpoints.endpoint import Endpoint, Place
+from epp.endpoints.endpoint import Endpoint
 from epp.prompts.prompt import Request
 from epp.scheduling.candidates import Candidates
 from epp.scheduling.scorers import Scores
+from epp.scheduling.sessions import Sessions
 
-_MOST_SESSIONS = 65_536
 _MOST_SESSION_BYTES = 256
 
 
@@ -24,7 +23,8 @@ class Session:
     def __init__(self, header: str = "x-session-id", ttl_seconds: float = 1800.0) -> None:
         self._header = header.lower()
         self._ttl = ttl_seconds
-        self._bound: OrderedDict[str, tuple[tuple[str, str, int, Place], float]] = OrderedDict()
+        self.sessions = Sessions()
+        """Its memory, which several rules may have in common."""
 
     def keep(self, request: Request, candidates: Candidates) -> NDArray[np.bool_] | None:
         """Only the session's endpoint, if it is among the candidates."""
@@ -39,19 +39,17 @@ class Session:
         """The session is bound to its last endpoint."""
         name = self._name(request, candidates)
         if name and len(name) <= _MOST_SESSION_BYTES:
-            self._bound[name] = (candidates.endpoints[position].incarnation, candidates.now)
-            self._bound.move_to_end(name)
-            if len(self._bound) > _MOST_SESSIONS:
-                self._bound.popitem(last=False)
+            self.sessions.bind(name, candidates.endpoints[position], candidates.now)
 
     def _name(self, request: Request, candidates: Candidates) -> str:
         return candidates.header(self._header) or request.session
 
     def _mine(self, request: Request, candidates: Candidates) -> NDArray[np.bool_] | None:
-        bound = self._bound.get(self._name(request, candidates))
-        if bound is None or candidates.now - bound[1] > self._ttl:
+        name = self._name(request, candidates)
+        bound = self.sessions.last(name, candidates.now, self._ttl) if name else None
+        if bound is None:
             return None
-        mine = np.array([endpoint.incarnation == bound[0] for endpoint in candidates.endpoints])
+        mine = np.array([endpoint.incarnation == bound for endpoint in candidates.endpoints])
         return mine if mine.any() else None
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import structlog
 
 from epp.scheduling.policies import Policies, policies_from
+from epp.scheduling.sessions import Sessions
 from epp.settings import Settings, SettingsError
 
 _log = structlog.get_logger(__name__)
@@ -23,10 +24,12 @@ class ConfigWatch:
         take: Callable[[Policies], None],
         *,
         seconds: float = _SECONDS,
+        sessions: Sessions | None = None,
     ) -> None:
         self._settings = settings
         self._take = take
         self._seconds = seconds
+        self._sessions = sessions
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -49,7 +52,7 @@ class ConfigWatch:
                 continue
             seen = state
             try:
-                self._take(await asyncio.to_thread(policies_from, self._settings))
+                self._take(await asyncio.to_thread(policies_from, self._settings, self._sessions))
                 _log.info("config file is in force", path=str(path))
             except SettingsError as error:
                 _log.warning("config file is wrong; the last good one stays", error=str(error))

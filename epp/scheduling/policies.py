@@ -2,21 +2,24 @@
 
 import difflib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
 from epp.endpoints.endpoint import Role
+from epp.scheduling.affinity import Session
 from epp.scheduling.catalogue import RuleError, make_filter, make_picker, make_scorer
 from epp.scheduling.config_file import Profile, RuleConfig, ScorerConfig, read_config
 from epp.scheduling.disaggregation import Disaggregation, DisaggregationMetrics, DisaggregationRules
 from epp.scheduling.dynamo_cost import DynamoCost, DynamoWeights
 from epp.scheduling.pickers import RandomPick
+from epp.scheduling.plugins import Filter, Scorer
 from epp.scheduling.policy import Policy
 from epp.scheduling.predicted_ttft import PredictedTtft, Prices
 from epp.scheduling.round_robin import RoundRobin
 from epp.scheduling.scored import Filtered, ScoredPolicy, Weighted
+from epp.scheduling.sessions import Sessions
 from epp.settings import Settings, SettingsError
 
 Build = Callable[[Settings, random.Random], Policy]
@@ -47,8 +50,14 @@ POLICIES: dict[str, Build] = {
 }
 
 
-def policy_from(settings: Settings, draw: random.Random | None = None, *, role: Role = Role.DECODE) -> Policy:
-    """The policy that the settings ask for; `draw` decides between equal endpoints.
+def policy_from(
+    settings: Settings,
+    draw: random.Random | None = None,
+    *,
+    role: Role = Role.DECODE,
+    sessions: Sessions | None = None,
+) -> Policy:
+    """The policy that the settings ask for; `draw` decides between equal endpoints, `sessions` ties sessions to them.
 
     `EPP_CONFIG_FILE` comes first where it has a profile for `role`, then `EPP_SCORERS`, then `EPP_POLICY`.
 
@@ -61,15 +70,15 @@ def policy_from(settings: Settings, draw: random.Random | None = None, *, role: 
         where = "EPP_SCORERS, EPP_FILTERS, EPP_PICKER: "
         profile = _environment_profile(settings)
     try:
-        return _build(profile, settings, draw)
+        return _build(profile, settings, draw, sessions)
     except RuleError as error:
         raise SettingsError(f"{where}{error}") from None
 
 
-def policies_from(settings: Settings) -> Policies:
-    """The policies of all roles. Raises SettingsError."""
+def policies_from(settings: Settings, sessions: Sessions | None = None) -> Policies:
+    """The policies of all roles; `sessions` remembers who decodes for each session. Raises SettingsError."""
     return Policies(
-        decode=policy_from(settings),
+        decode=policy_from(settings, sessions=sessions),
         prefill=policy_from(settings, role=Role.PREFILL),
         shadow=_shadow_from(settings),
     )
@@ -126,17 +135,24 @@ def _environment_profile(settings: Settings) -> Profile:
     return Profile(filters=filters, scorers=scorers, picker=RuleConfig(name=settings.picker))
 
 
-def _build(profile: Profile, settings: Settings, draw: random.Random) -> Policy:
+def _build(profile: Profile, settings: Settings, draw: random.Random, sessions: Sessions | None = None) -> Policy:
     policy: Policy
     if profile.scorers:
         picker = profile.picker or RuleConfig(name="max-score")
-        policy = ScoredPolicy(
-            _weighted(profile.scorers), draw, picker=make_picker(picker.name, picker.parameters), name="scorers"
-        )
+        weighted = _weighted(profile.scorers)
+        _remember(sessions, (each.scorer for each in weighted))
+        policy = ScoredPolicy(weighted, draw, picker=make_picker(picker.name, picker.parameters), name="scorers")
     else:
         policy = _named(profile.policy or settings.policy)(settings, draw)
     filters = [make_filter(each.name, each.parameters) for each in profile.filters]
+    _remember(sessions, filters)
     return Filtered(filters, policy) if filters else policy
+
+
+def _remember(sessions: Sessions | None, rules: Iterable[Filter | Scorer]) -> None:
+    for rule in rules:
+        if sessions is not None and isinstance(rule, Session):
+            rule.sessions = sessions
 
 
 def _weighted(scorers: Sequence[ScorerConfig]) -> list[Weighted]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.peers.wire import Beat, Heard, Message, Row, SentPrompt, WireError, decode, encode
+from epp.peers.wire import Beat, Heard, Message, Row, SentPrompt, Tie, WireError, decode, encode
 
 DATA = Path(__file__).parents[1] / "data" / "peers"
 
@@ -16,7 +16,21 @@ def message() -> Message:
     row = Row(7, 2**64 - 1, 100, 200, 5000, 0, False, True, 6)
     beat = Beat(3, "pod-a/1", "0.1.0", 1, 7, (Heard(9, 2, 400),), False)
     sent = SentPrompt(2**64 - 1, bytes(16))
-    return Message(3, 42, 5, (row,), (1, 2), (0, 7), beat, (9,), 1000, (sent,), b"secret's name")
+    return Message(
+        3,
+        42,
+        5,
+        (row,),
+        (1, 2),
+        (0, 7),
+        beat,
+        (9,),
+        1000,
+        (sent,),
+        b"secret's name",
+        (Tie(2**64 - 1, 8),),
+        (Tie(9, 8),),
+    )
 
 
 def test_a_message_comes_back_as_it_was():
@@ -26,7 +40,9 @@ def test_a_message_comes_back_as_it_was():
 @pytest.mark.parametrize(("version", "lacks"), [(1, {"picks": 0}), (2, {})])
 def test_what_older_versions_wrote_is_still_read(version: int, lacks: dict[str, int]):
     read = decode((DATA / f"message-v{version}.msgpack").read_bytes())
-    assert read == msgspec.structs.replace(message(), version=version, prompts=(), secret=b"", **lacks)
+    assert read == msgspec.structs.replace(
+        message(), version=version, prompts=(), secret=b"", sessions=(), failed=(), **lacks
+    )
 
 
 def test_what_a_later_version_appends_is_ignored():

@@ -70,6 +70,6 @@ def world(policy: Policy, *, endpoints: int = 4, fallbacks: int = 0) -> World:
     return World(scheduler, pool, index, clock)
 
 
-def request_of(tokens: int, *, stream: bool = True, first: int = 0) -> Request:
+def request_of(tokens: int, *, stream: bool = True, first: int = 0, session: str = "") -> Request:
     ids = np.arange(first, first + tokens, dtype=np.uint32)
-    return Request(prompt=Prompt(tokens=ids, source=TokenSource.TOKENIZER), stream=stream)
+    return Request(prompt=Prompt(tokens=ids, source=TokenSource.TOKENIZER), stream=stream, session=session)
