@@ -476,7 +476,11 @@ class SchedulingSettings(BaseModel):
         UnknownModel.ROUTE, "A request for a model not in EPP_MODELS: route it all the same, or refuse it (404)."
     )
     eject_failures: int = _setting(
-        5, "Consecutive 5xx answers after which a worker is not picked for a while.", ge=1, le=1000
+        5,
+        "Consecutive failures (5xx, resets, no first token long after it was due) after which a worker is not picked "
+        "for a while.",
+        ge=1,
+        le=1000,
     )
     eject_seconds: float = _setting(5.0, "How long at first; it doubles with each failure after the return.", gt=0)
     eject_most_seconds: float = _setting(300.0, "How long at most.", gt=0)

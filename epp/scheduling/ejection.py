@@ -1,4 +1,4 @@
-"""Takes workers out of the picks that answer with errors again and again, or make no progress with work queued."""
+"""Takes workers out of the picks that fail again and again, or make no progress with work queued."""
 
 import time
 from collections.abc import Callable
@@ -18,6 +18,8 @@ _log = structlog.get_logger(__name__)
 _LOOK_SECONDS = 1.0
 """How often stalled workers are looked for."""
 _SAYS_NOTHING = (Ending.REFUSED, Ending.UNSEEN)
+_PATIENCE_FACTOR, _PATIENCE_SECONDS = 2.0, 1.0
+"""A first token is overdue after so many times the predicted time, and so many seconds more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +98,15 @@ class Ejection:
         return self._places
 
     def ended(self, outcome: Outcome) -> None:
-        """Judge the picked endpoint by the end of its request; a client that left says nothing about it."""
-        if outcome.pick is None or outcome.status is None or outcome.ending in _SAYS_NOTHING:
+        """Judge the picked endpoint by the end of its request; a client that left soon says nothing about it."""
+        if outcome.pick is None or outcome.ending in _SAYS_NOTHING:
             return
         place = outcome.served or outcome.pick.decision.endpoint.host_port
-        if outcome.status < 500:
+        if (outcome.status or 0) >= 500 or _left_waiting(outcome):
+            if place in self._pool.snapshot().position:
+                self._failed(place)
+        elif outcome.status is not None and not _tokenless(outcome):
             self._records.pop(place, None)
-        elif place in self._pool.snapshot().position:
-            self._failed(place)
 
     def status(self) -> EjectionStatus:
         """Who is out now."""
@@ -149,3 +152,16 @@ class Ejection:
     def _forget(self, _column: int, endpoint: Endpoint) -> None:
         self._records.pop(endpoint.host_port, None)
         self._look_at = 0.0
+
+
+def _tokenless(outcome: Outcome) -> bool:
+    """Whether a stream broke off that would have shown its first token."""
+    shown = outcome.pick is not None and outcome.pick.reservation.work.shown
+    return shown and outcome.ending is Ending.ABORTED and outcome.time_to_first_token is None
+
+
+def _left_waiting(outcome: Outcome) -> bool:
+    """Whether no first token had come long after it was due."""
+    assert outcome.pick is not None
+    due = _PATIENCE_FACTOR * outcome.pick.decision.predicted_ttft + _PATIENCE_SECONDS
+    return _tokenless(outcome) and outcome.seconds > due

@@ -82,6 +82,33 @@ def test_a_client_error_or_a_client_that_left_is_no_fault_of_the_worker():
     assert pod.ejection.places == frozenset()
 
 
+def test_a_stream_whose_first_token_never_came_counts_where_it_was_long_due():
+    pod = Pod(2)
+
+    def ends(seconds: float, *, status: int | None, token: float | None = None) -> None:
+        pick = pod.scheduler.pick(request_of(100), avoid={endpoint(1).host_port})
+        pick.reservation.release()
+        pod.ejection.ended(
+            Outcome(
+                request=request_of(100),
+                ending=Ending.ABORTED,
+                pick=pick,
+                status=status,
+                seconds=seconds,
+                time_to_first_token=token,
+            )
+        )
+
+    for _ in range(20):
+        ends(0.5, status=None)
+        ends(0.5, status=200)
+        ends(60.0, status=200, token=0.1)
+    assert pod.ejection.status().failing == (), "clients that leave soon, or while tokens come, say nothing"
+    for status in (200, None, 200, None, 200):
+        ends(60.0, status=status)
+    assert pod.ejection.status().failing == ("worker-0",)
+
+
 def test_when_all_fail_at_most_half_is_out_and_requests_are_still_routed():
     pod = Pod(4)
     pod.bad = {f"worker-{i}" for i in range(4)}
