@@ -4,9 +4,11 @@ import json
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from epp.prompts.anthropic import read_count_tokens, read_messages
-from epp.prompts.asked import Asked, Body
+from epp.prompts.asked import AnyPrompt, Asked, Body, ChatPrompt
+from epp.prompts.conversation import is_media
 from epp.prompts.engines import read_generate
 from epp.prompts.openai import read_chat, read_completions
 from epp.prompts.pooling import read_embeddings, read_rerank
@@ -83,7 +85,9 @@ def understand(path: str, content_type: str, body: Body) -> Understood:
         raise NotUnderstoodError("not_json")
     try:
         api, read = _by_path(path) if path else _by_shape(body)
-        return Understood(api, read(body))
+        asked = read(body)
+        items = _media_items(asked.prompt)
+        return Understood(api, replace(asked, media_items=items) if items else asked)
     except msgspec.ValidationError as error:
         problem = str(error)
         raise NotUnderstoodError("wrong_type", problem if "messages" in problem else "") from None
@@ -91,6 +95,14 @@ def understand(path: str, content_type: str, body: Body) -> Understood:
         raise NotUnderstoodError("bad_json", "" if _is_json(body) else str(error)) from None
     except RecursionError:
         raise NotUnderstoodError("bad_json") from None
+
+
+def _media_items(prompt: AnyPrompt | None) -> int:
+    """Images, sounds and videos of a conversation."""
+    if not isinstance(prompt, ChatPrompt):
+        return 0
+    parts = (part for message in prompt.messages if isinstance(message.content, list) for part in message.content)
+    return sum(1 for part in parts if not isinstance(part, str) and is_media(part))
 
 
 def _is_json(body: Body) -> bool:

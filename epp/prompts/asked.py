@@ -88,6 +88,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The first of a batch; None: the prompt is not in the body."""
     further_tokens: int = 0
     """About how many tokens the others of a batch have; one worker computes them all."""
+    media_items: int = 0
+    """Images, sounds and videos in the first prompt."""
     stream: bool = False
     max_output_tokens: int | None = None
     expected_output_tokens: int | None = None

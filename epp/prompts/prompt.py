@@ -84,6 +84,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     rewritten: str = ""
     """The model that serves it in place of `model`, where a rule says so."""
     prompt: Prompt = NO_PROMPT
+    media_items: int = 0
+    """Images, sounds and videos in the prompt."""
     stream: bool = False
     max_output_tokens: int | None = None
     expected_output_tokens: int | None = None

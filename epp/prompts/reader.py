@@ -139,6 +139,7 @@ class PromptReader:
             model=asked.model,
             rewritten=serving if serving != asked.model else "",
             prompt=prompt,
+            media_items=asked.media_items,
             stream=asked.stream,
             max_output_tokens=asked.max_output_tokens,
             expected_output_tokens=asked.expected_output_tokens,

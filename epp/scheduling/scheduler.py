@@ -355,11 +355,12 @@ class Scheduler:
 
     def _encoders(self, request: Request, snapshot: PoolSnapshot) -> Sequence[Endpoint]:
         """One encoder for each image or sound, least busy first."""
-        if not request.prompt.media:
+        items = max(request.media_items, len(request.prompt.media))
+        if not items:
             return ()
         positions = self._eligible.encode(snapshot)
         order = sorted(positions, key=lambda i: int(self.load.in_flight[snapshot.columns[i]]))
-        return [snapshot.endpoints[i] for i in order[: len(request.prompt.media)]]
+        return [snapshot.endpoints[i] for i in order[:items]]
 
     def _next_best(self, candidates: Candidates, choice: Choice) -> tuple[Endpoint, ...]:
         order = [i for i in np.argsort(choice.costs, kind="stable").tolist() if i != choice.best]

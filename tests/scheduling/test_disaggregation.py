@@ -180,3 +180,5 @@ def test_media_go_to_the_least_busy_encoders():
     headers = dict(split.scheduler.pick(Request(prompt=prompt)).decision.set_headers)
     assert headers == {"x-encoder-hosts-ports": "10.0.0.3:8000,10.0.0.4:8000"}
     assert split.scheduler.pick(request_of(100)).decision.set_headers == ()
+    unread = dict(split.scheduler.pick(Request(media_items=1)).decision.set_headers)
+    assert unread == {"x-encoder-hosts-ports": "10.0.0.3:8000"}, "also where the prompt's tokens are not known"
