@@ -110,7 +110,9 @@ def _state(status: Status, endpoint: EndpointStatus) -> str:
         return "suspended: does not answer"
     if endpoint.name in status.ejection.failing:
         return "out: answers with errors"
-    return "out: makes no progress" if endpoint.name in status.ejection.stalled else "fine"
+    if endpoint.name in status.ejection.stalled:
+        return "out: makes no progress"
+    return "fine" if endpoint.weight == 1.0 else f"fine, weight {endpoint.weight:g}"
 
 
 def _models(status: Status) -> Table:

@@ -23,6 +23,7 @@ def test_after_the_first_failure_at_most_two_more_requests_fail(tmp_path: Path, 
     with running_chain(tmp_path, model_folder, workers=("w0", "w1", "w2")) as chain, Load(chain) as load:
         eventually(lambda: len(load.answers) > 20)
         chain.workers[0].process.kill()
+        died = time.time()
         dead = f"127.0.0.1:{chain.workers[0].port}"
         eventually(lambda: chain.status()["suspects"]["suspended"] == [dead])
         first = min((ended for _, ended, _ in load.failures()), default=time.monotonic())
@@ -30,6 +31,8 @@ def test_after_the_first_failure_at_most_two_more_requests_fail(tmp_path: Path, 
         load.stop()
         assert len([begun for begun, _, _ in load.failures() if begun > first]) <= 2
         assert chain.status()["suspects"]["suspended"] == [dead]
+        late = [each["at"] - died for each in chain.decisions() if each["chosen"] == chain.workers[0].name]
+        assert max(late, default=0.0) < LONG_SECONDS
 
 
 @pytest.mark.parametrize("sign", ["EPP_KV_EVENTS", "EPP_ENGINE_METRICS"])

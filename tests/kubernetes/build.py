@@ -29,6 +29,10 @@ UPSTREAM_CRDS = {
     "sigs.k8s.io/gateway-api-inference-extension": "config/crd/bases",
 }
 
+EXPERIMENTAL = "experimental"
+EXPERIMENTAL_CRDS = {"sigs.k8s.io/gateway-api": "config/crd/experimental/gateway.networking.k8s.io_httproutes.yaml"}
+"""Kept apart, in a folder of this name: they have the names of the others."""
+
 
 def cache_dir() -> Path:
     """Where the binary and other slow downloads of the tests stay between runs."""
@@ -97,20 +101,29 @@ def built(name: str, source: Path, linker_flags: str) -> Path:
 
 def crds() -> Path:
     """A folder with the upstream CRDs of Gateway API and its Inference Extension, taken from their Go modules."""
-    digest = hashlib.sha256((CRDS / "go.sum").read_bytes()).hexdigest()[:16]
+    wanted = repr((UPSTREAM_CRDS, EXPERIMENTAL_CRDS)).encode()
+    digest = hashlib.sha256((CRDS / "go.sum").read_bytes() + wanted).hexdigest()[:16]
     target = cache_dir() / f"crds-{digest}"
     with _locked("crds"):
         if not target.exists():
             new = target.with_suffix(".new")
             shutil.rmtree(new, ignore_errors=True)
-            new.mkdir()
+            (new / EXPERIMENTAL).mkdir(parents=True)
             for module, folder in UPSTREAM_CRDS.items():
-                listing = [str(go()), "mod", "download", "-json", module]
-                found = subprocess.run(listing, cwd=CRDS, env=environment(), check=True, capture_output=True).stdout
-                for path in sorted((Path(json.loads(found)["Dir"]) / folder).glob("*.yaml")):
+                for path in sorted((_module(module) / folder).glob("*.yaml")):
                     (new / path.name).write_bytes(path.read_bytes())
+            for module, file in EXPERIMENTAL_CRDS.items():
+                path = _module(module) / file
+                (new / EXPERIMENTAL / path.name).write_bytes(path.read_bytes())
             new.rename(target)
     return target
+
+
+def _module(name: str) -> Path:
+    """The folder of a Go module of the version that go.mod asks for."""
+    listing = [str(go()), "mod", "download", "-json", name]
+    found = subprocess.run(listing, cwd=CRDS, env=environment(), check=True, capture_output=True).stdout
+    return Path(json.loads(found)["Dir"])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from epp.settings import load_settings
-from tests.kubernetes.build import CRDS, renderer
+from tests.kubernetes.build import CRDS, EXPERIMENTAL, crds, renderer
 from tests.kubernetes.cluster import Cluster, load_crds
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -114,16 +114,34 @@ async def test_overlay(full_cluster: Cluster, render: Path, overlay: str):
 
 @pytest.mark.parametrize("component", ["monitoring", "servicemonitor", "service", "hpa", "policies", *TOKENIZERS])
 async def test_components_join_an_overlay(full_cluster: Cluster, render: Path, tmp_path: Path, component: str):
+    await check(full_cluster, joined(render, tmp_path, "vllm", "pd", component))
+
+
+async def test_retries_are_those_of_the_experimental_channel(full_cluster: Cluster, render: Path, tmp_path: Path):
+    """Its HTTPRoute goes under another group, so that both can be installed at once."""
+    (experimental,) = load_crds(crds() / EXPERIMENTAL)
+    experimental["metadata"] = {"name": "httproutes.experimental.test"}
+    experimental["spec"]["group"] = "experimental.test"
+    await full_cluster.install(experimental)
+    documents = joined(render, tmp_path, "retry")
+    route = one(documents, "HTTPRoute", "inference")
+    route["apiVersion"] = "experimental.test/v1"
+    await check(full_cluster, documents)
+    assert route["spec"]["rules"][0]["retry"]["attempts"] == 1
+
+
+def joined(render: Path, tmp_path: Path, *components: str) -> list[dict]:
+    """A user's own kustomization: an overlay with these components."""
     for name in ("base", "components", "overlays"):
         (tmp_path / name).mkdir()
         _copy(MANIFESTS / name, tmp_path / name)
     own = {
         "resources": ["../overlays/istio"],
-        "components": ["../components/vllm", "../components/pd", f"../components/{component}"],
+        "components": [f"../components/{component}" for component in components],
     }
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "kustomization.yaml").write_text(yaml.safe_dump(own))
-    await check(full_cluster, kustomized(render, tmp_path / "own"))
+    return kustomized(render, tmp_path / "own")
 
 
 @pytest.mark.parametrize("values", [None, EVERYTHING], ids=["defaults", "everything"])
@@ -157,6 +175,7 @@ def test_base_and_chart_give_the_same_rights(render: Path):
         ({"EPP_SERVICE_NAME": "vllm"}, ["endpointslices"]),
         ({"EPP_POD_SELECTOR": "app=vllm", "EPP_TARGET_PORTS": "8000"}, ["pods"]),
         ({"EPP_ENDPOINTS_FILE": "/etc/epp/endpoints.yaml"}, []),
+        ({"EPP_POOL_GROUP": "inference.networking.x-k8s.io"}, ["pods", "inferencepools"]),
         (
             {"EPP_INFERENCE_POLICIES": "true"},
             ["pods", "inferencepools", "inferenceobjectives", "inferencemodelrewrites"],
