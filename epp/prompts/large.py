@@ -3,16 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from epp.prompts.apis import NotUnderstoodError, Understood
-from epp.prompts.asked import AnyPrompt, Asked, Body, StandInPrompt, TextPrompt, TokensPrompt
+from epp.prompts.asked import AnyPrompt, Asked, Body, ChatPrompt, StandInPrompt, TextPrompt, TokensPrompt
 from epp.prompts.common import CHARACTERS_PER_TOKEN
 from epp.prompts.model import Model, WithoutTokensError
 from epp.prompts.models import Models
 from epp.prompts.prompt import TokenIds
-from epp.prompts.side_child import Answer, Render, StandIns, Text, Understand
+from epp.prompts.side_child import Answer, Conversation, Render, StandIns, Text, Understand
 from epp.prompts.side_process import SideProcess
 from epp.prompts.template_model import TemplateModel
 
@@ -22,6 +23,8 @@ _MOST_COMMAS = 1024
 _MOST_VALUES = 8192
 _OF_A_WORD = np.zeros(256, dtype=bool)
 _OF_A_WORD[[*b'\\"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz', *range(128, 256)]] = True
+
+_CHAT = msgspec.msgpack.Decoder(ChatPrompt)
 
 
 def is_large(body: Body, most_bytes: int) -> bool:
@@ -89,7 +92,8 @@ async def _prompt(answer: Answer, found: Model | None, process: SideProcess) -> 
             raise WithoutTokensError("no_tokenizer")
         if answer.prompt == "ChatPrompt":
             if not isinstance(found, TemplateModel):
-                raise WithoutTokensError("too_large")
+                _, packed = await process.ask(Conversation(seconds))
+                return _CHAT.decode(packed), 0
             template, special_tokens, mark = found.template_for(answer.has_tools, answer.template)
             rendered, text = await process.ask(Render(template, special_tokens, mark, seconds))
             if mark.encode() in text:

@@ -92,12 +92,7 @@ class MistralModel:
         if prompt.template is not None or prompt.variables.keys() - {"reasoning_effort", "enable_thinking"}:
             raise WithoutTokensError("template_refused")
         try:
-            request = ChatCompletionRequest.from_openai(
-                messages=_messages(prompt.messages),
-                tools=prompt.tools,
-                continue_final_message=prompt.continue_final_message,
-            )
-            return Encoded(await self._threads.within_budget(partial(self._ids, request), prompt.characters))
+            return Encoded(await self._threads.within_budget(partial(self._ids, prompt), prompt.characters))
         except LateError as reason:
             raise WithoutTokensError(str(reason)) from None
         except UnknownPartError:
@@ -116,7 +111,12 @@ class MistralModel:
         tokens = np.concatenate([self._encoder.before, encoded.tokens])
         return Encoded(tokens, encoded.unseen_characters, encoded.late)
 
-    def _ids(self, request: Any) -> TokenIds:
+    def _ids(self, prompt: ChatPrompt) -> TokenIds:
+        request: Any = ChatCompletionRequest.from_openai(
+            messages=_messages(prompt.messages),
+            tools=prompt.tools,
+            continue_final_message=prompt.continue_final_message,
+        )
         return np.array(self._mistral.encode_chat_completion(request).tokens, dtype=np.uint32)
 
 

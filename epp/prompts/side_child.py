@@ -30,6 +30,10 @@ MEMORY_BYTES = 2 * 1024**3
 MOST_TEXT_BYTES = 4 * 1024 * 1024
 """Text that is sent back: about a million tokens, more than the index looks at."""
 
+MOST_CONVERSATION_BYTES = 2 * 1024 * 1024
+MOST_CONVERSATION_VALUES = 16 * 1024
+"""Of a conversation that is sent back: half a million tokens; to decode it again takes two milliseconds."""
+
 
 class Understand(msgspec.Struct, tag=True):
     """The bytes are a body: what it asks for; its prompt stays here for a job that follows."""
@@ -55,6 +59,12 @@ class Render(msgspec.Struct, tag=True):
     prompt: ChatPrompt | None = None
 
 
+class Conversation(msgspec.Struct, tag=True):
+    """The conversation that stayed here as msgpack, for a model whose prompts are built by code; within bounds."""
+
+    seconds: float
+
+
 class ReadRendered(msgspec.Struct, tag=True):
     """The bytes are the answer of a render service: its token ids."""
 
@@ -67,7 +77,7 @@ class StandIns(msgspec.Struct, tag=True):
     seconds: float
 
 
-Job = Understand | Text | Render | StandIns | ReadRendered
+Job = Understand | Text | Render | Conversation | StandIns | ReadRendered
 
 
 class Answer(msgspec.Struct):
@@ -119,6 +129,8 @@ class Child:
                     return self._text()
                 case Render():
                     return self._render(job)
+                case Conversation():
+                    return self._conversation()
                 case ReadRendered():
                     return _read_rendered(data)
                 case StandIns():
@@ -153,6 +165,14 @@ class Child:
         except (OverflowError, TypeError):
             return Answer(refused="bad_token_ids"), b""
 
+    def _conversation(self) -> tuple[Answer, bytes]:
+        if not isinstance(self._prompt, ChatPrompt):
+            return Answer(refused="not_text"), b""
+        packed = msgspec.msgpack.encode(self._prompt)
+        if len(packed) > MOST_CONVERSATION_BYTES or not _holds_at_most(MOST_CONVERSATION_VALUES, self._prompt):
+            return Answer(refused="too_large"), b""
+        return Answer(), packed
+
     def _render(self, job: Render) -> tuple[Answer, bytes]:
         prompt = self._prompt if job.prompt is None else job.prompt
         if not isinstance(prompt, ChatPrompt):
@@ -164,6 +184,19 @@ class Child:
             return Answer(refused="not_text"), b""
         except (RenderError, TemplateError, RecursionError):
             return Answer(refused="template_refused"), b""
+
+
+def _holds_at_most(values: int, prompt: ChatPrompt) -> bool:
+    """Whether a conversation has no more values than that."""
+    waiting: list[Any] = [msgspec.to_builtins(prompt)]
+    while waiting:
+        value = waiting.pop()
+        inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+        values -= len(inner)
+        if values < 0:
+            return False
+        waiting += inner
+    return True
 
 
 def _read_rendered(answer: bytes) -> tuple[Answer, bytes]:

@@ -63,7 +63,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reader(directory):
-    settings = Settings(tokenizer_path=directory, harmony_date=DAY, tokenize_budget_ms=60_000)
+    settings = Settings(tokenizer_path=directory, harmony_date=DAY, tokenize_budget_ms=60_000, render_budget_ms=60_000)
     reader = PromptReader.from_settings(settings, CollectorRegistry())
     yield reader
     reader.close()
@@ -163,6 +163,16 @@ def test_whatever_users_write_is_text(reader, library, texts):
     request = asyncio.run(read(reader, [{"role": "user", "content": text} for text in texts]))
     expected = rendered(library, [system(), *(says(Role.USER, text) for text in texts)])
     assert request.prompt.tokens.tolist() == expected
+
+
+async def test_a_long_agents_conversation_is_read_beside_to_the_same_tokens(reader, library):
+    turns = [LONG * (1 + 300_000 // (5 * len(LONG))) + str(turn) for turn in range(5)]
+    body = [{"role": "user" if turn % 2 == 0 else "assistant", "content": text} for turn, text in enumerate(turns)]
+    request = await read(reader, body)
+    roles = [says(Role.USER, text) if i % 2 == 0 else says(Role.ASSISTANT, text) for i, text in enumerate(turns)]
+    said = [turn.with_channel("final") if turn.author.role is Role.ASSISTANT else turn for turn in roles]
+    assert request.size > 300_000
+    assert request.prompt.tokens.tolist() == rendered(library, [system(), *said])
 
 
 @pytest.mark.parametrize(

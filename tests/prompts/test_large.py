@@ -1,6 +1,7 @@
 """Large bodies are read in a process beside this one, to the same tokens, and never hold the event loop."""
 
 import json
+import shutil
 from collections import Counter
 from time import thread_time
 
@@ -13,6 +14,7 @@ from epp.prompts.prompt import Api, TokenSource
 from epp.prompts.reader import PromptReader
 from epp.prompts.side_process import SideProcess
 from epp.settings import Settings
+from tests.prompts.real_tokenizers import MISTRAL
 
 USER = {"role": "user", "content": "Say it, please."}
 PROSE = "It was, as they say, a dark night; 1,000 stars, 12 moons. " * 4000
@@ -134,6 +136,38 @@ async def test_no_body_costs_the_event_loop_much(readers, name):
     assert thread_time() - start < 0.5
     assert request.size == len(body)
     assert isinstance(request.prompt.tokens, np.ndarray)
+
+
+async def test_a_large_conversation_of_a_model_built_by_code_gives_the_same_tokens(tmp_path):
+    shutil.copy(MISTRAL / "tekken_240911.json", tmp_path / "tekken.json")
+    settings = Settings(tokenizer_path=tmp_path, tokenize_budget_ms=60_000, render_budget_ms=60_000)
+    here, beside = [
+        PromptReader.from_settings(settings.model_copy(update={"render_inline_bytes": bytes_}), CollectorRegistry())
+        for bytes_ in (1 << 22, 0)
+    ]
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": '{"x": 1.50}'}}
+    turns = [
+        {"role": "user", "content": PROSE},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": PROSE[::-1], "tool_call_id": "abcdefghi"},
+        {"role": "assistant", "content": "so it is"},
+        {"role": "user", "content": [{"type": "text", "text": "go on"}]},
+    ]
+    for body in ({"messages": turns, "tools": [TOOL]}, {"messages": [USER, IMAGE]}):
+        one, two = [
+            await reader.read(path="/v1/chat/completions", content_type="", body=padded(body), request_id="r")
+            for reader in (here, beside)
+        ]
+        assert one.prompt.source is two.prompt.source
+        assert one.prompt.tokens.tolist() == two.prompt.tokens.tolist()
+    assert here.status().read == {"tokenizer": 1, "text": 1}
+    for messages in ([USER] * 20_000, [USER | {"content": "word " * 500_000}]):
+        body = json.dumps({"messages": messages}).encode()
+        request = await beside.read(path="/v1/chat/completions", content_type="", body=body, request_id="r")
+        assert request.prompt.source is TokenSource.TEXT
+    assert beside.status().without_tokens == {"not_text": 1, "too_large": 2}
+    here.close()
+    beside.close()
 
 
 async def test_a_large_body_whose_pick_needs_no_tokens_is_understood_and_not_rendered(readers):
