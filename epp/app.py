@@ -1,6 +1,7 @@
 """The composition root: the only place that knows all parts. Start, ready, drain, stop."""
 
 import asyncio
+import resource
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -96,6 +97,7 @@ def shadow(settings: Settings, *, as_json: bool) -> int:
 
 
 def _run(app: "App") -> int:
+    _allow_all_files()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(app.run())
@@ -425,6 +427,12 @@ def stop_signals() -> asyncio.Event:
 
 def _in_force(settings: Settings) -> dict[str, str]:
     return {PREFIX + name.upper(): str(value) for name, value in settings if value is not None}
+
+
+def _allow_all_files() -> None:
+    """As many open files as the system lets us have: each worker's event stream takes about five."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -8,6 +8,9 @@ from epp.kvcache.events import Removed
 from epp.kvcache.prefix_index import BlockIndex
 from epp.prompts.prompt import Prompt
 
+_EXPIRED_AT_ONCE = 512
+"""Blocks that are given up without a pause."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedLimits:
@@ -72,13 +75,17 @@ class Assumed:
         stand_ins = self._index.stand_ins(prompt, len(prompt.tokens), block_size)[tokens // block_size :]
         self._remove([stand_in for stand_in in stand_ins if self._kept.pop(stand_in, None) is not None])
 
-    def expire(self, now: float) -> None:
-        """Give up what was not confirmed in time."""
-        while self._expected and self._expected[0][0] <= now:
+    def expire(self, now: float) -> bool:
+        """Give up some of what was not confirmed in time; whether more is due."""
+        if self._expected and self._expected[0][0] <= now:
             stand_ins = self._expected.popleft()[1]
             self._remove([stand_in for stand_in in stand_ins if stand_in not in self._kept])
-        while self._kept and next(iter(self._kept.values())) <= now:
-            self._remove([self._kept.popitem(last=False)[0]])
+            return True
+        due: list[int] = []
+        while len(due) < _EXPIRED_AT_ONCE and self._kept and next(iter(self._kept.values())) <= now:
+            due.append(self._kept.popitem(last=False)[0])
+        self._remove(due)
+        return bool(due)
 
     def clear(self) -> None:
         """The rank holds nothing, and the index knows."""

@@ -7,13 +7,13 @@ Whatever cannot be used is skipped alone and counted; it never costs the rest of
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import msgspec
 
 from epp.kvcache.events import Cleared, Event, Removed, Skip, Stored, Tier
+from epp.kvcache.unpacking import unpack
 from epp.prompts.prompt import Media
 
 _MASK = (1 << 64) - 1
@@ -52,9 +52,9 @@ _TIERS = {
     "SHARED": Tier.EXTERNAL,
 }
 _MAX_GROUPS = 1024
+_STEP = 16_384
+"""Token ids that are converted without a pause."""
 _FULL_ATTENTION = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
-
-_decode = msgspec.msgpack.Decoder().decode
 
 
 class _SkipError(Exception):
@@ -64,15 +64,6 @@ class _SkipError(Exception):
 
 def _skip(reason: Skip) -> NoReturn:
     raise _SkipError(reason)
-
-
-@dataclass(slots=True)
-class Batch:
-    """One publisher step: its usable events in order, its rank if it names one, and what was skipped."""
-
-    events: list[Event] = field(default_factory=list)
-    rank: int | None = None
-    skipped: Counter[Skip] = field(default_factory=Counter)
 
 
 class BatchDecoder:
@@ -92,31 +83,32 @@ class BatchDecoder:
         """Tokens of a block as stores on the GPU say; 0 before the first."""
         return self._block_size
 
-    def decode(self, payload: bytes) -> Batch:
-        """Never raises: a payload that is no batch gives an empty one with the reason."""
-        batch = Batch()
+    def decode(self, payload: bytes, skipped: Counter[Skip]) -> Iterator[Event | None]:
+        """The usable events of one batch in order, and a None wherever the work may pause; what is not usable is
+        counted in `skipped`. Never raises.
+        """
         try:
-            outer = _decode(payload)
+            batch = yield from unpack(payload)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            outer = None
-        if isinstance(outer, list) and outer and outer[0] == "LoadStat":
-            batch.skipped[Skip.LOAD] += 1
-        elif not isinstance(outer, list) or len(outer) < 2 or not isinstance(outer[1], list):
-            batch.skipped[Skip.PAYLOAD] += 1
+            batch = None
+        if isinstance(batch, list) and batch and batch[0] == "LoadStat":
+            skipped[Skip.LOAD] += 1
+        elif not isinstance(batch, list) or len(batch) < 2 or not isinstance(batch[1], list):
+            skipped[Skip.PAYLOAD] += 1
         else:
-            if len(outer) > 2 and isinstance(outer[2], int):
-                batch.rank = outer[2]
-            self._events(outer[1], batch)
-        return batch
+            for raw in batch[1]:
+                if isinstance(raw, dict) and type(raw.get("token_ids")) is list:
+                    yield from _tokens_in_steps(raw)
+                yield self._usable(raw, skipped)
 
-    def _events(self, raw_events: list[Any], batch: Batch) -> None:
-        for raw in raw_events:
-            try:
-                batch.events.append(self._event(raw))
-            except _SkipError as skip:
-                batch.skipped[skip.reason] += 1
-            except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
-                batch.skipped[Skip.MALFORMED] += 1
+    def _usable(self, raw: Any, skipped: Counter[Skip]) -> Event | None:
+        try:
+            return self._event(raw)
+        except _SkipError as skip:
+            skipped[skip.reason] += 1
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
+            skipped[Skip.MALFORMED] += 1
+        return None
 
     def _event(self, raw: Any) -> Event:
         if isinstance(raw, dict):
@@ -143,13 +135,13 @@ class BatchDecoder:
         block_size = fields["block_size"]
         if not tokens:
             return Stored(hashes, None, array("I"), 0, tier)
-        if type(tokens) is not list or type(block_size) is not int:
+        if type(tokens) not in (list, array) or type(block_size) is not int:
             _skip(Skip.MALFORMED)
         if isinstance(tokens[0], list):
             tokens = [pair[0] for pair in tokens]  # with EAGLE each entry is (token, next token)
         if block_size < 1 or len(tokens) != block_size * len(hashes):
             _skip(Skip.SHAPE)
-        tokens = array("I", tokens)  # raises for what is no token id
+        tokens = _token_ids(tokens)
         self._check_block_size(block_size, len(hashes), tier)
         stored = Stored(hashes, None if parent is None else _hash(parent), tokens, block_size, tier)
         if stored.parent in hashes:
@@ -182,6 +174,29 @@ class BatchDecoder:
         self._block_size = max(self._block_size, block_size)
 
 
+def _token_ids(tokens: "list[int] | array[int]") -> "array[int]":
+    """Raises TypeError or OverflowError for what is no token id."""
+    return array("I", tokens) if isinstance(tokens, list) else tokens
+
+
+def _tokens_in_steps(fields: dict[str, Any]) -> Iterator[None]:
+    """Make an array of many token ids, with pauses; what are none stay as they are."""
+    tokens = fields["token_ids"]
+    if len(tokens) <= _STEP:
+        return
+    ids = array("I")
+    try:
+        for start in range(0, len(tokens), _STEP):
+            ids.extend(tokens[start : start + _STEP])
+            yield
+    except (TypeError, OverflowError):
+        return
+    fields["token_ids"] = ids
+    while tokens:  # to free them takes its time too
+        del tokens[-_STEP:]
+        yield
+
+
 def _group(fields: Mapping[str, Any]) -> int | None:
     """The number of the cache group; bounded, since each is remembered."""
     group = fields.get("group_idx")
@@ -194,7 +209,10 @@ def _hashes(fields: Mapping[str, Any]) -> list[int]:
     values = fields["block_hashes"]
     if type(values) is not list:
         _skip(Skip.MALFORMED)
-    return [_hash(value) for value in values]
+    try:
+        return [value & _MASK for value in values]
+    except TypeError:
+        return [_hash(value) for value in values]
 
 
 def _hash(value: Any) -> int:
@@ -227,7 +245,8 @@ def _add_namespace(stored: Stored, fields: Mapping[str, Any]) -> None:
     if any(fields.get("block_mm_infos") or ()):
         _skip(Skip.MEDIA)  # Dynamo's TensorRT-LLM relay says which items lie in a block, but not where
     media: list[Media] = []
-    for i, block in enumerate(fields.get("extra_keys") or ()):
+    extra_keys = fields.get("extra_keys") or ()
+    for i, block in enumerate(extra_keys) if any(extra_keys) else ():
         for extra in block or ():
             if any(isinstance(other, bytes) for other in block):
                 _skip(Skip.EMBEDS)

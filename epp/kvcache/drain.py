@@ -1,6 +1,7 @@
 """Many ZMQ sockets served in short slices of the event loop."""
 
 import asyncio
+import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,9 @@ import zmq
 
 Work = Callable[[], bool]
 """One step of at most a few hundred microseconds; False when there is no more to do for now."""
+
+
+_POLLED_AT_ONCE = 256
 
 
 @dataclass(slots=True)
@@ -25,7 +29,9 @@ class DrainCounts:
 class Drain:
     """Runs the work of sockets that have something to read, each in turn, never long at a time.
 
-    ZMQ's file descriptor becomes readable on a change only, so work must go on until the socket has no more.
+    ZMQ's file descriptor becomes readable on a change only, so work must go on until the socket has no more. All of
+    them are polled behind one descriptor of ours, each change once: else every turn of the event loop would look at
+    every socket that waits for its slice.
     """
 
     def __init__(self, *, slice_seconds: float = 0.001) -> None:
@@ -34,16 +40,21 @@ class Drain:
         self._ready: deque[Work] = deque()
         self._queued: set[Work] = set()
         self._scheduled = False
+        self._poller = select.epoll()
+        self._watched: dict[int, Work] = {}
+        self._loop.add_reader(self._poller.fileno(), self._poll)
         self.counts = DrainCounts()
 
     def watch(self, socket: zmq.Socket[bytes], work: Work) -> None:
         """Do `work` whenever `socket` may have something to read."""
-        self._loop.add_reader(socket.fileno(), self.wake, work)
+        self._watched[socket.fileno()] = work
+        self._poller.register(socket.fileno(), select.EPOLLIN | select.EPOLLET)
         self.wake(work)
 
     def forget(self, socket: zmq.Socket[bytes]) -> None:
         """Stop watching; call before the socket is closed."""
-        self._loop.remove_reader(socket.fileno())
+        if self._watched.pop(socket.fileno(), None) is not None:
+            self._poller.unregister(socket.fileno())
 
     def wake(self, work: Work) -> None:
         """Queue `work` for the next slice."""
@@ -53,6 +64,23 @@ class Drain:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._slice)
+
+    def finish(self) -> None:
+        """One last step of all work that waits, whether or not there is more."""
+        last, self._ready = self._ready, deque()
+        self._queued.clear()
+        for work in last:
+            work()
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._loop.remove_reader(self._poller.fileno())
+        self._poller.close()
+        self._watched.clear()
+
+    def _poll(self) -> None:
+        for descriptor, _ in self._poller.poll(0, _POLLED_AT_ONCE):
+            self.wake(self._watched[descriptor])
 
     def _slice(self) -> None:
         started = time.perf_counter()

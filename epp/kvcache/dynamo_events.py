@@ -6,13 +6,14 @@ Blocks come without token ids, under the hash of their tokens alone (`epp.kvcach
 """
 
 from array import array
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from epp.kvcache.decoding import Batch
 from epp.kvcache.events import Cleared, Event, Removed, Skip, Stored, Tier
+from epp.kvcache.unpacking import unpack
 
 TOPIC = b"kv-events"
 
@@ -98,41 +99,39 @@ class DynamoDecoder:
         """The worker leaves out all but full attention."""
         return {}
 
-    def decode(self, payload: bytes) -> Batch:
-        """Never raises: what is no list of router events gives an empty batch with the reason."""
-        batch = Batch(rank=self._rank)
+    def decode(self, payload: bytes, skipped: Counter[Skip]) -> Iterator[Event | None]:
+        """As `BatchDecoder.decode`, for a list of router events."""
         try:
-            raw_events = _decode(payload)
+            raw_events = yield from unpack(payload)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             raw_events = None
         if not isinstance(raw_events, list):
-            batch.skipped[Skip.PAYLOAD] += 1
-            return batch
+            skipped[Skip.PAYLOAD] += 1
+            return
         for raw in raw_events:
-            self._take(raw, batch)
-        return batch
+            yield self._usable(raw, skipped)
 
-    def _take(self, raw: Any, batch: Batch) -> None:
+    def _usable(self, raw: Any, skipped: Counter[Skip]) -> Event | None:
         try:
             router_event = msgspec.convert(raw, _RouterEvent)
         except (msgspec.ValidationError, RecursionError):
-            batch.skipped[Skip.MALFORMED] += 1
-            return
+            skipped[Skip.MALFORMED] += 1
+            return None
         event = router_event.event
         if self._worker not in (None, router_event.worker_id) or event.dp_rank != self._rank:
-            batch.skipped[Skip.OTHER_RANK] += 1
-            return
+            skipped[Skip.OTHER_RANK] += 1
+            return None
         if self.cursor is not None and event.event_id <= self.cursor:
-            batch.skipped[Skip.REPEATED] += 1
-            return
-        if self.cursor is not None:
-            batch.skipped[Skip.MISSED] += event.event_id - self.cursor - 1
+            skipped[Skip.REPEATED] += 1
+            return None
+        if self.cursor is not None and event.event_id > self.cursor + 1:
+            skipped[Skip.MISSED] += event.event_id - self.cursor - 1
         self.cursor = event.event_id
         usable = _event(event.data, router_event.storage_tier)
         if isinstance(usable, Skip):
-            batch.skipped[usable] += 1
-        else:
-            batch.events.append(usable)
+            skipped[usable] += 1
+            return None
+        return usable
 
 
 def _event(data: _Data | str, storage_tier: str) -> Event | Skip:

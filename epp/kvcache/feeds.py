@@ -12,7 +12,7 @@ from epp.endpoints.endpoint import Endpoint
 from epp.kvcache.assumed import AssumedLimits
 from epp.kvcache.central import Bind, Central
 from epp.kvcache.decoding import BatchDecoder
-from epp.kvcache.drain import Drain
+from epp.kvcache.drain import Drain, Work
 from epp.kvcache.dynamo_events import DynamoDecoder, message
 from epp.kvcache.dynamo_index import DynamoIndex
 from epp.kvcache.followed import Followed
@@ -21,6 +21,7 @@ from epp.kvcache.rank import Rank
 from epp.kvcache.run_index import RunIndex
 from epp.kvcache.sources import DYNAMO, Source
 from epp.kvcache.stream import ENGINE_WIRE, Stream, StreamOptions, Wire
+from epp.kvcache.turns import Turns
 from epp.prompts.prompt import Prompt
 
 _SOCKETS_PER_STREAM = 5
@@ -57,6 +58,7 @@ class Feeds:
         self.central: Central | None = None
         """None: nobody connects to us."""
         self._dynamo: dict[int, DynamoIndex] = {}
+        self._turns = Turns(options.replays_at_once)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self.drain: Drain | None = None
 
@@ -79,9 +81,17 @@ class Feeds:
         """All streams must be closed."""
         if self.central is not None:
             self.central.close()
+        if self.drain is not None:
+            self.drain.finish()
+            self.drain.close()
         if self._context is not None:
             context, self._context = self._context, None
             await asyncio.to_thread(context.term)
+
+    def do(self, work: Work) -> None:
+        """Do what takes its time between the reading of sockets."""
+        assert self.drain is not None
+        self.drain.wake(work)
 
     def match(self, prompt: Prompt) -> Match:
         """Leading cached tokens per column, whichever index knows of them."""
@@ -131,6 +141,7 @@ class Feeds:
         return Stream(
             rank,
             self.drain,
+            self._turns,
             self._context,
             options,
             events=source.events,

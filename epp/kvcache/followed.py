@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import structlog
-
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.metrics import EngineSample
 from epp.kvcache.causes import Evidence
@@ -18,8 +16,7 @@ from epp.kvcache.status import RankStatus
 from epp.kvcache.stream import Stream, StreamCounts
 from epp.prompts.prompt import Prompt
 
-_log = structlog.get_logger()
-
+_LONGEST_MEND_PAUSE_SECONDS = 1800.0
 _UNHEALED = 0.9
 """Confidence of a rank of which we missed something never grows beyond this."""
 
@@ -38,34 +35,35 @@ class Followed:
     detach: Callable[[], None] | None = None
     """Ends the giving of messages to its stream, where they come by a socket of others."""
     expected_block_size: int = 0
-    mended_at: float = 0.0
+    mend_at: float = 0.0
+    mends: int = 0
+    """Tries so far: live events wait during each, so they become rare where nobody answers."""
     closed: bool = False
     filled_blocks: int = 0
     """Blocks that came with an image."""
 
-    def tick(self, now: float, mend_seconds: float, sample: EngineSample | None) -> None:
-        """What is due: assumptions that end, holes that may be mended, what the engine's metrics say of its cache."""
+    def tick(self, now: float, mend_seconds: float, sample: EngineSample | None) -> bool:
+        """What is due: assumptions that end, holes that may be mended, what the engine's metrics say of its cache.
+
+        Returns whether more is due.
+        """
+        if self.closed:
+            return False
         if sample is not None:
             self.rank.learn_shape(sample.block_size, sample.blocks)
-        self._tell_block_size()
-        self.rank.assumed.expire(now)
-        self.rank.as_text.expire(now)
-        if self.stream is not None and now - self.mended_at >= mend_seconds:
-            self.mended_at = now
-            self.stream.sequence.mend()
+        if self.stream is not None and now >= self.mend_at and (self.mend_at == 0 or self.stream.sequence.mend()):
+            self.mend_at = now + min(mend_seconds * 2**self.mends, _LONGEST_MEND_PAUSE_SECONDS)
+            self.mends += 1
+        text_due = self.rank.as_text.expire(now)
+        return self.rank.assumed.expire(now) or text_due
 
-    def _tell_block_size(self) -> None:
+    def takes_other_block_size(self) -> bool:
+        """Whether its events have another block size than was expected; each is told once."""
         said = self.rank.decoder.block_size
-        if said and said != self.expected_block_size:
-            _log.warning(
-                "KV blocks have another size than the one that is set",
-                endpoint=self.endpoint.name,
-                rank=self.number,
-                set=self.expected_block_size,
-                events=said,
-                used=self.rank.block_size,
-            )
-            self.expected_block_size = said
+        if not said or said == self.expected_block_size:
+            return False
+        self.expected_block_size = said
+        return True
 
     def evidence(self) -> Evidence:
         """What tells why predictions go wrong, if they do."""

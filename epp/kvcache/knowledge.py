@@ -4,6 +4,9 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+import structlog
 
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.metrics import EngineSample
@@ -24,6 +27,11 @@ from epp.kvcache.status import KvStatus
 from epp.kvcache.stream import StreamOptions
 from epp.prompts.prompt import Prompt
 from epp.settings import Settings
+
+_log = structlog.get_logger()
+
+_NAMED = 8
+"""Endpoints that one warning names."""
 
 _STEPS_WAITED = 1000
 """Turns of the loop in which a snapshot waits for a batch that is half in the index, before it leaves out the rank."""
@@ -54,6 +62,7 @@ class KvKnowledge:
         self.index = index
         self._pool = pool
         self._options = options or StreamOptions()
+        self._block_size = block_size
         self._events = events
         self._max_streams = max_streams
         self._inquiries = Inquiries(discover_seconds, self._found) if events and discover_seconds is not None else None
@@ -70,6 +79,8 @@ class KvKnowledge:
         self._sample: Callable[[int], EngineSample | None] = lambda _column: None
         self._timer: asyncio.TimerHandle | None = None
         self._followed: dict[int, list[Followed]] = {}
+        self._ranks = 0
+        """Of all endpoints."""
         self._holding = False
         self._images: dict[str, RankImage] = {}
         self._anchors: Anchors = {}
@@ -274,18 +285,18 @@ class KvKnowledge:
         if any(other.address == endpoint.address for other in self._pool.snapshot().endpoints if other != endpoint):
             sources = [source for source in sources if source.rank == endpoint.rank]
         if sources:
-            for followed in self._followed.pop(column, ()):
-                followed.close()
+            self._forget(column)
             self._follow(column, endpoint, sources)
 
     def _connected(self, column: int) -> bool:
         return all(followed.stream is not None and followed.stream.connected for followed in self._followed[column])
 
     def _follow(self, column: int, endpoint: Endpoint, sources: Sequence[Source]) -> None:
-        room = self._max_streams - len(self._all())
+        room = self._max_streams - self._ranks
         wanted: Sequence[Source | None] = sources or (None,)
         known = [self._feeds.follow(column, endpoint, source) for source in wanted[:room]]
         self._followed[column] = known
+        self._ranks += len(known)
         for followed in known:
             if followed.stream is not None:
                 if self._holding:
@@ -296,12 +307,27 @@ class KvKnowledge:
     def _tick(self) -> None:
         """Once a second, do what is due."""
         now = self._clock()
+        self._tell_block_sizes()
         for column, ranks in self._followed.items():
+            sample = self._sample(column)
             for followed in ranks:
-                followed.tick(now, self._options.mend_seconds, self._sample(column))
+                self._feeds.do(partial(followed.tick, now, self._options.mend_seconds, sample))
         if self._inquiries is not None:
             self._inquiries.tick(now, self._connected)
         self._timer = asyncio.get_running_loop().call_later(1.0, self._tick)
+
+    def _tell_block_sizes(self) -> None:
+        """One warning, however many workers it concerns."""
+        others = [followed for followed in self._all() if followed.takes_other_block_size()]
+        if others:
+            _log.warning(
+                "KV blocks have another size than the one that is set",
+                endpoints=[followed.endpoint.name for followed in others[:_NAMED]],
+                ranks=len(others),
+                set=self._block_size,
+                events=others[0].rank.decoder.block_size,
+                used=others[0].rank.block_size,
+            )
 
     def _leave(self, column: int, _endpoint: Endpoint) -> None:
         if column in self._followed:
@@ -310,5 +336,10 @@ class KvKnowledge:
     def _unfollow(self, column: int) -> None:
         if self._inquiries is not None:
             self._inquiries.end(column)
-        for followed in self._followed.pop(column):
+        self._forget(column)
+
+    def _forget(self, column: int) -> None:
+        known = self._followed.pop(column)
+        self._ranks -= len(known)
+        for followed in known:
             followed.close()

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from epp.kvcache.assumed import Assumed, AssumedLimits
-from epp.kvcache.decoding import Batch, BatchDecoder
+from epp.kvcache.decoding import BatchDecoder
 from epp.kvcache.events import Event, Removed, Skip, Stored
 from epp.kvcache.prefix_index import BlockIndex
 from epp.prompts.namespace import namespace
@@ -54,8 +54,10 @@ class EventDecoder(Protocol):
     def groups(self) -> Mapping[int, bool]:
         """Cache groups that were named, and which of them are full attention."""
 
-    def decode(self, payload: bytes) -> Batch:
-        """The usable events of a batch, and what was skipped. Never raises."""
+    def decode(self, payload: bytes, skipped: Counter[Skip]) -> Iterator[Event | None]:
+        """The usable events of a batch in order, and a None wherever the work may pause; the others are counted in
+        `skipped`. Never raises.
+        """
 
 
 class Rank:
@@ -125,10 +127,10 @@ class Rank:
 
     def feed(self, payload: bytes) -> Iterator[None]:
         """Bring one batch into the index, pausing after each step that may take long."""
-        batch = self.decoder.decode(payload)
-        self.counts.skipped.update(batch.skipped)
-        yield
-        for event in batch.events:
+        for event in self.decoder.decode(payload, self.counts.skipped):
+            if event is None:
+                yield
+                continue
             for part in _parts(event):
                 self._event(part)
                 yield

@@ -75,6 +75,8 @@ class Sequence:
         self._can_replay = can_replay
         self._max_held = max_held
         self._last: int | None = None
+        self._first = 0
+        """Number of the first batch that was applied."""
         self._recent: OrderedDict[int, int] = OrderedDict()
         self._asked: int | None = None
         self._answered = False
@@ -154,11 +156,15 @@ class Sequence:
         self._newest_live = -1
         self._forget()
 
-    def mend(self) -> None:
-        """Where replays without an answer left holes, start over if the publisher still has all batches."""
-        if self._torn and self._asked is None:
-            self._ask(0)
-            self._mending = True
+    def mend(self) -> bool:
+        """Where replays without an answer left holes, start over if the publisher still has all batches, or earlier
+        ones than we know; whether that was tried.
+        """
+        if not self._torn or self.replaying:
+            return False
+        self._ask(0)
+        self._mending = True
+        return True
 
     def live(self, seq: int, payload: bytes) -> None:
         """A batch from the live socket."""
@@ -191,7 +197,7 @@ class Sequence:
                     return
             elif self._mending:
                 self._mending = self._torn = False
-                if seq > 0:
+                if seq > 0 and self._last is not None and seq >= self._first:
                     self._finish_replay()
                     return
                 self._forget()
@@ -227,6 +233,7 @@ class Sequence:
             self.counts.replays_failed += 1
             self._unanswered += 1
             self._hole_tried = self._next
+            self._torn = self._torn or not self.complete
             if self._offer is not None:
                 self._refuse()
             if self._cut and self._held and min(self._held) != self._next:
@@ -243,6 +250,7 @@ class Sequence:
 
     def _take(self, seq: int, payload: bytes) -> None:
         if self._last is None:
+            self._first = seq
             self.complete = seq == 0
         self._last = seq
         self._recent[seq] = _digest(payload)

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 import zmq
@@ -18,6 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 from epp.kvcache.drain import Drain
 from epp.kvcache.rank import Rank
 from epp.kvcache.sequence import Offer, Sequence
+from epp.kvcache.turns import Turns
 
 _log = structlog.get_logger()
 
@@ -26,6 +28,8 @@ MONITORED = zmq.Event.HANDSHAKE_SUCCEEDED | zmq.Event.DISCONNECTED
 DISCONNECTED = zmq.Event.DISCONNECTED
 MAX_WAITING = 256
 """Ordered batches that wait for the index before the socket is left alone; beyond it ZMQ's own queue fills."""
+_PATIENCE_SECONDS = 0.2
+"""Without any reply, after which a replay leaves its turn to the next stream; replies are still taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class StreamOptions:
     replay_idle_seconds: float = 2.0
     mend_seconds: float = 30.0
     """Between tries to mend what replays without an answer left."""
+    replays_at_once: int = 32
+    """Replays that are read at the same time, over all streams: each may bring the publisher's whole buffer."""
     max_held: int = 20_000
     max_parked: int = 4096
     topic: str = ""
@@ -73,6 +79,8 @@ class StreamCounts:
     bad_frames: int = 0
     connections: int = 0
     full_queues: int = 0
+    passed_over: int = 0
+    """Live batches that were left to the replay which had not begun yet."""
     faults: int = 0
     filled: int = 0
     """Times that the rank began with what an image of it held."""
@@ -100,6 +108,7 @@ class Stream:
         self,
         rank: Rank,
         drain: Drain,
+        turns: Turns,
         context: zmq.Context[zmq.Socket[bytes]],
         options: StreamOptions,
         *,
@@ -110,6 +119,7 @@ class Stream:
     ) -> None:
         self._rank = rank
         self._drain = drain
+        self._turns = turns
         self._context = context
         self._options = options
         self._events = events
@@ -128,16 +138,23 @@ class Stream:
         self._monitor: zmq.Socket[bytes] | None = None
         self._replies: zmq.Socket[bytes] | None = None
         self._timeout: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._replay_from: int | None = None
+        """First batch of a replay that waits for its turn."""
         self.connected = False
         self.last_message_at: float | None = None
         self.counts = StreamCounts()
         self.sequence = Sequence(self, can_replay=replay is not None, max_held=options.max_held)
 
     def open(self) -> None:
-        """Connect; returns at once, ZMQ keeps trying. Without an address messages come by `receive`."""
+        """Connect soon; ZMQ keeps trying. Without an address messages come by `receive`."""
         self._open = True
-        if self._events is None:
-            return
+        if self._events is not None:
+            self._drain.wake(self._connect)
+
+    def _connect(self) -> bool:
+        if not self._open or self._events is None:
+            return False
         live = self._context.socket(zmq.SUB)
         live.setsockopt(zmq.RCVHWM, self._options.high_water_mark)
         live.setsockopt(zmq.SUBSCRIBE, self._wire.topic or self._options.topic.encode())
@@ -147,22 +164,29 @@ class Stream:
         self._drain.watch(self._monitor, self._work)
         self._drain.watch(live, self._work)
         live.connect(self._events)
+        return False
 
     def close(self) -> None:
-        """Close the sockets; what is queued is dropped, and the index forgets the rank."""
-        self._close_replay()
-        if self._live is not None and self._monitor is not None:
-            self._drain.forget(self._monitor)
-            self._drain.forget(self._live)
-            self._live.disable_monitor()
-            self._monitor.close(linger=0)
-            self._live.close(linger=0)
-        self._live = self._monitor = None
+        """The index forgets the rank at once, what is queued is dropped, and the sockets are closed soon."""
         self._open = False
+        self._end_replay()
+        for socket in (self._live, self._monitor, self._replies):
+            if socket is not None:
+                self._drain.forget(socket)
         self._queue.clear()
         self._feeding = None
         self._rank.close()
         self._drain.wake(self._rank.sweep)
+        self._drain.wake(self._disconnect)
+
+    def _disconnect(self) -> bool:
+        self._close_replies()
+        if self._live is not None and self._monitor is not None:
+            self._live.disable_monitor()
+            self._monitor.close(linger=0)
+            self._live.close(linger=0)
+        self._live = self._monitor = None
+        return False
 
     @property
     def waiting(self) -> int:
@@ -213,10 +237,17 @@ class Stream:
         self._drain.wake(self._work)
 
     def ask_replay(self, start: int) -> None:
-        """Open a new replay socket and send the request."""
-        self._close_replay()
-        if self._replay is None or not self._open:
+        """Send the request on a new replay socket, when its turn comes."""
+        self._end_replay()
+        self._close_replies()
+        if self._replay is not None and self._open:
+            self._replay_from = start
+            self._turns.take(self._begin_replay)
+
+    def _begin_replay(self) -> None:
+        if self._replay is None or self._replay_from is None:
             return
+        start, self._replay_from = self._replay_from, None
         self._replies = self._context.socket(zmq.DEALER)
         self._replies.setsockopt(zmq.RCVHWM, 0)  # bounded by the publisher's replay buffer and `max_held`
         harden(self._replies, self._options)
@@ -224,6 +255,8 @@ class Stream:
         self._replies.send_multipart([b"", start.to_bytes(8, "big")])
         self._drain.watch(self._replies, self._read_replies)
         self._wait_for_reply()
+        leave = partial(self._turns.leave, self._begin_replay)
+        self._patience = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, leave)
 
     # Slices of work.
 
@@ -286,10 +319,13 @@ class Stream:
         if self._publisher not in (None, publisher):
             self.sequence.replaced()
         self._publisher = publisher
-        self.sequence.live(number, payload)
+        if self._replay_from is None:
+            self.sequence.live(number, payload)
+        else:
+            self.counts.passed_over += 1
 
     def _read_replies(self) -> bool:
-        if self._replies is None:
+        if self._replies is None or not self._open:
             return False
         if len(self._queue) >= MAX_WAITING:
             self.counts.full_queues += 1
@@ -307,8 +343,12 @@ class Stream:
             self.counts.bad_frames += 1
             return
         number = int.from_bytes(frames[-2], "big")
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         if number == _END:
-            self._close_replay()
+            self._end_replay()
+            self._close_replies()
             self.sequence.replay_ended()
         else:
             self._wait_for_reply()
@@ -334,13 +374,19 @@ class Stream:
         self._timeout = loop.call_later(self._options.replay_idle_seconds, self._reply_timed_out)
 
     def _reply_timed_out(self) -> None:
-        self._close_replay()
+        self._end_replay()
+        self._close_replies()
         self.sequence.replay_timed_out()
 
-    def _close_replay(self) -> None:
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
+    def _end_replay(self) -> None:
+        for timer in (self._timeout, self._patience):
+            if timer is not None:
+                timer.cancel()
+        self._timeout = self._patience = None
+        self._replay_from = None
+        self._turns.leave(self._begin_replay)
+
+    def _close_replies(self) -> None:
         if self._replies is not None:
             self._drain.forget(self._replies)
             self._replies.close(linger=0)

@@ -98,6 +98,9 @@ class Carrier:
         self._out.clear()
         if self._authenticator is not None:
             self._authenticator.stop()
+        if self._drain is not None:
+            self._drain.close()
+            self._drain = None
         if self._context is not None:
             self._context.term()
             self._context = None

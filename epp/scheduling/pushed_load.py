@@ -103,6 +103,9 @@ class PushedLoad:
         """Close all sockets."""
         for column in {*self._channels, *self._asking}:
             self._leave(column, None)
+        if self._drain is not None:
+            self._drain.close()
+            self._drain = None
         if self._context is not None:
             context, self._context = self._context, None
             await asyncio.to_thread(context.term)

@@ -14,6 +14,7 @@ from epp.kvcache.events import Cleared, Removed, Skip, Stored, Tier
 from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.run_index import RunIndex
 from epp.prompts.prompt import Media
+from tests.kvcache.decoded import Decoded, decoded
 
 DATA = Path(__file__).parents[1] / "data" / "kv_events"
 CASES = {case["name"]: case for case in json.loads((DATA / "payloads.json").read_text())}
@@ -41,8 +42,8 @@ def field(event: Any, name: str, position: int) -> Any:
     return event[name] if isinstance(event, dict) else event[position]
 
 
-def decode(*events: object, decoder: BatchDecoder | None = None) -> Any:
-    return (decoder or BatchDecoder()).decode(msgspec.msgpack.encode([1.5, list(events), 0]))
+def decode(*events: object, decoder: BatchDecoder | None = None) -> Decoded:
+    return decoded(decoder or BatchDecoder(), msgspec.msgpack.encode([1.5, list(events), 0]))
 
 
 def stored(**more: object) -> dict[str, object]:
@@ -53,14 +54,13 @@ def stored(**more: object) -> dict[str, object]:
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_every_recorded_form_is_understood(name):
     case = CASES[name]
-    batch = BatchDecoder().decode(bytes.fromhex(case["hex"]))
+    batch = decoded(BatchDecoder(), bytes.fromhex(case["hex"]))
     if name in SKIPPED:
         assert batch.skipped == {SKIPPED[name]: 1}
         assert not batch.events
         return
     assert not batch.skipped
     expected = case["decoded"]
-    assert batch.rank == (expected[2] if len(expected) > 2 else None)
     assert len(batch.events) == len(expected[1])
     for event, raw in zip(batch.events, expected[1], strict=True):
         tag = field(raw, "type", 0)
@@ -84,7 +84,7 @@ def test_captured_messages_of_an_engine_make_an_index(version):
     held: set[int] = set()
     most = 0
     for _, _, payload in FRAMES[version]["live"]:
-        batch = decoder.decode(bytes.fromhex(payload))
+        batch = decoded(decoder, bytes.fromhex(payload))
         assert not batch.skipped
         for event in batch.events:
             if isinstance(event, Stored):
@@ -192,7 +192,7 @@ def test_an_entry_finer_than_a_block_is_partial():
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(payload):
-    BatchDecoder().decode(payload)
+    decoded(BatchDecoder(), payload)
 
 
 values = st.recursive(

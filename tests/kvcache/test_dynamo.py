@@ -17,6 +17,7 @@ from epp.kvcache.keys import PrefixKeys
 from epp.kvcache.run_index import RunIndex
 from epp.prompts.namespace import namespace
 from epp.prompts.prompt import Media, Prompt
+from tests.kvcache.decoded import Decoded, decoded
 from tests.kvcache.publisher import Publisher
 from tests.kvcache.test_knowledge import World
 
@@ -35,10 +36,10 @@ def frames(version: str, name: str) -> list[bytes]:
     return found
 
 
-def decoded(version: str, name: str, **of: object):
+def recorded(version: str, name: str, **of: object) -> Decoded:
     found = message(frames(version, name))
     assert found is not None
-    return DynamoDecoder(**({"worker": None, "rank": 0} | of)).decode(found[2])
+    return decoded(DynamoDecoder(**({"worker": None, "rank": 0} | of)), found[2])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -54,19 +55,19 @@ def test_captured_messages_are_understood(version):
         assert int.from_bytes(publisher, "big") == case["envelope_without_payload"]["publisher_id"]
         assert number == case["envelope_without_payload"]["sequence"]
         rank = case["payload"][0]["event"]["dp_rank"]
-        batch = DynamoDecoder(case["payload"][0]["worker_id"], rank).decode(payload)
+        batch = decoded(DynamoDecoder(case["payload"][0]["worker_id"], rank), payload)
         assert len(batch.events) == len(case["payload"])
-        assert not +batch.skipped
+        assert not batch.skipped
 
 
 def test_a_store_names_blocks_and_their_parent():
-    (stored,) = decoded("v1.6.1", "stored_child_negative_hash").events
+    (stored,) = recorded("v1.6.1", "stored_child_negative_hash").events
     assert isinstance(stored, Stored)
     assert (stored.hashes, stored.parent, stored.tier) == ([2**64 - 5], 1003, Tier.GPU)
-    (removed,) = decoded("v1.6.1", "removed_2_blocks").events
+    (removed,) = recorded("v1.6.1", "removed_2_blocks").events
     assert removed == Removed([1003, 2**64 - 5], Tier.GPU, whole=True)
-    assert decoded("v1.6.1", "relay_cleared").events == [Cleared()]
-    assert decoded("v1.6.1", "relay_stored_cpu").events[0].tier is Tier.HOST
+    assert recorded("v1.6.1", "relay_cleared").events == [Cleared()]
+    assert recorded("v1.6.1", "relay_stored_cpu").events[0].tier is Tier.HOST
 
 
 VECTORS = json.loads((DATA / "hash_vectors.json").read_text())["tokens_hash"]
@@ -87,8 +88,8 @@ def test_hashes_end_where_media_begin():
 
 def test_each_event_counts_once_and_those_passed_over_are_counted():
     decoder = DynamoDecoder(1, 0)
-    assert len(decoder.decode(events(removal(3), removal(4))).events) == 2
-    again = decoder.decode(events(removal(4), removal(7), removal(8, worker=2), removal(8, rank=1)))
+    assert len(decoded(decoder, events(removal(3), removal(4))).events) == 2
+    again = decoded(decoder, events(removal(4), removal(7), removal(8, worker=2), removal(8, rank=1)))
     assert len(again.events) == 1
     assert again.skipped == {Skip.REPEATED: 1, Skip.MISSED: 2, Skip.OTHER_RANK: 2}
     assert decoder.cursor == 7
@@ -112,7 +113,7 @@ def events(*router_events: object) -> bytes:
 
 @given(st.binary() | st.lists(st.binary() | st.integers() | st.text()).map(lambda x: msgspec.msgpack.encode(str(x))))
 def test_wrong_bytes_give_an_empty_batch(payload):
-    assert DynamoDecoder(1, 0).decode(payload).events == []
+    assert decoded(DynamoDecoder(1, 0), payload).events == []
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.data())
@@ -127,7 +128,7 @@ def test_wrong_frames_are_no_message(found, data):
 def test_a_prompt_finds_the_blocks_of_its_tokens():
     index = DynamoIndex(RunIndex(PrefixKeys()), 4)
     rank = index.open(0)
-    (stored,) = decoded("v1.6.1", "stored_3_blocks").events
+    (stored,) = recorded("v1.6.1", "stored_3_blocks").events
     assert index.store(rank, stored) is None
     tokens = np.arange(100, 113, dtype=np.uint32)
     assert index.match(Prompt(tokens=tokens)).cached_tokens.tolist() == [12]

@@ -233,6 +233,22 @@ def test_what_unanswered_replays_left_is_mended_when_all_batches_are_there():
     assert not sequence.replaying
 
 
+def test_what_no_first_replay_brought_is_fetched_later():
+    output = Output()
+    sequence = Sequence(output, can_replay=True)
+    sequence.connected()
+    sequence.live(7, b"a7")
+    sequence.replay_timed_out()
+    assert output.applied == [b"a7"]
+    assert not sequence.complete
+    assert sequence.mend()
+    for seq in range(5, 8):  # what the publisher's buffer still has goes further back than what came live
+        sequence.replayed(seq, b"a%d" % seq)
+    sequence.replay_ended()
+    assert output.applied == [b"a5", b"a6", b"a7"]
+    assert not sequence.mend()
+
+
 def test_what_cannot_be_mended_is_kept():
     sequence, output = torn()
     sequence.mend()
