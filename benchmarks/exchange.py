@@ -3,7 +3,7 @@
 The picker runs the policy `round-robin` without a tokenizer: nothing of what it costs is understanding a prompt. The
 same Envoy configuration stands before each server; a client of its own process puts on the load; CPU is that of the
 server's process, all threads. Rows that end in `_http2` run our server on the transport of that name; the baseline
-stays the no-op on grpcio.
+stays the no-op on grpcio. In rows with `_tls` our server speaks TLS with a certificate of its own; the no-op does not.
 """
 
 import contextlib
@@ -114,17 +114,27 @@ CHUNKS: dict[str, Callable[[Bench, str], None]] = {
 }
 
 
+OVER_TLS = ("cpu_exchange_1kb_duplex", "cpu_chunk")
+
+
 def main(wanted: list[str]) -> None:
     """Print the wanted rows, all by default."""
-    for transport, suffix in (("grpcio", ""), ("http2", "_http2")):
+    for transport, carrier in (("grpcio", ""), ("http2", "_http2")):
         for rows in (EXCHANGES, CHUNKS):
-            chosen = {name + suffix: row for name, row in rows.items() if not wanted or name + suffix in wanted}
-            if chosen:
-                _run(chosen, transport, chunks=rows is CHUNKS)
+            for tls in (False, True):
+                names = {name + ("_tls" if tls else "") + carrier: name for name in rows if not tls or name in OVER_TLS}
+                chosen = {name: rows[row] for name, row in names.items() if not wanted or name in wanted}
+                if chosen:
+                    _run(chosen, transport, chunks=rows is CHUNKS, tls=tls)
 
 
-def _run(rows: dict[str, Callable[[Bench, str], None]], transport: str, *, chunks: bool) -> None:
-    settings = {"EPP_POLICY": "round-robin", "EPP_KV_EVENTS": "false", "EPP_TRANSPORT": transport}
+def _run(rows: dict[str, Callable[[Bench, str], None]], transport: str, *, chunks: bool, tls: bool) -> None:
+    settings = {
+        "EPP_POLICY": "round-robin",
+        "EPP_KV_EVENTS": "false",
+        "EPP_TRANSPORT": transport,
+        "EPP_SECURE_SERVING": str(tls).lower(),
+    }
     with tempfile.TemporaryDirectory(prefix="epp-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         if chunks:

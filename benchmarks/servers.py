@@ -24,6 +24,7 @@ class Server:
 
     pid: int
     port: int | None
+    tls: bool = False
 
     def cpu_seconds(self) -> float:
         """CPU time of all its threads."""
@@ -77,7 +78,10 @@ class Side:
 def sides(servers: Sequence[Server], destination: str, response_body: BodyMode) -> Iterator[list[Side]]:
     """An Envoy before each server."""
     with contextlib.ExitStack() as stack:
-        configs = [EnvoyConfig(picker_port=server.port, response_body=response_body) for server in servers]
+        configs = [
+            EnvoyConfig(picker_port=server.port, picker_tls=server.tls, response_body=response_body)
+            for server in servers
+        ]
         envoys = [stack.enter_context(running_envoy(config)) for config in configs]
         yield [Side(server, envoy, destination) for server, envoy in zip(servers, envoys, strict=True)]
 
@@ -96,7 +100,7 @@ def our_server(folder: Path, entries: Sequence[object], settings: dict[str, str]
     endpoints = folder / "endpoints.json"
     endpoints.write_text(json.dumps({"endpoints": entries}))
     with running_picker({"EPP_ENDPOINTS_FILE": str(endpoints), **settings}, folder) as picker:
-        yield Server(picker.process.pid, picker.port)
+        yield Server(picker.process.pid, picker.port, settings.get("EPP_SECURE_SERVING") == "true")
 
 
 @contextlib.contextmanager

@@ -42,6 +42,8 @@ class EnvoyConfig:
 
     picker_port: int | None = None
     """Port of the ext_proc server on loopback; None: no ext_proc filter, for a baseline."""
+    picker_tls: bool = False
+    """Speak TLS to the picker; its certificate is not checked, as with most gateways and a self-signed one."""
     request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_headers: bool = True
@@ -180,7 +182,7 @@ def bootstrap_config(config: EnvoyConfig, nonce: str) -> Json:
     if config.direct_answer is not None:
         listeners.append(_listener("answer", [], None, nonce, config.direct_answer))
     if config.picker_port is not None:
-        clusters.append(_picker("picker", config.picker_port))
+        clusters.append(_picker("picker", config.picker_port, tls=config.picker_tls))
     if config.shadow_port is not None:
         clusters.append(_picker("shadow", config.shadow_port))
     if config.buffer_bytes is not None:
@@ -294,7 +296,15 @@ def _workers(config: EnvoyConfig) -> Json:
     }
 
 
-def _picker(name: str, port: int) -> Json:
+def _picker(name: str, port: int, *, tls: bool = False) -> Json:
+    context = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
+    secure: Json = {
+        "name": "tls",
+        "typed_config": {
+            "@type": f"type.googleapis.com/{context}",
+            "common_tls_context": {"alpn_protocols": ["h2"]},
+        },
+    }
     address = {"endpoint": {"address": _loopback(port)}}
     return {
         "name": name,
@@ -302,6 +312,7 @@ def _picker(name: str, port: int) -> Json:
         "connect_timeout": "2s",
         "circuit_breakers": _no_breakers(),
         **_http_options({"explicit_http_config": {"http2_protocol_options": {}}}),
+        **({"transport_socket": secure} if tls else {}),
         "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [address]}]},
     }
 
