@@ -74,7 +74,7 @@ class Membership:
         if self._anywhere or self._overfull or len(self._pool) + len(self._places) > self._most:
             self._pool.replace(self._bounded(self._all()))
         else:
-            self._pool.change({place: self._at(place) for place in self._places})
+            self._pool.change({place: self._at(place) for place in sorted(self._places)})  # columns in a known order
         self._places.clear()
         self._anywhere = False
         pause = min((monotonic() - begun) / SHARE, LONGEST_PAUSE)

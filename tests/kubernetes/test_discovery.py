@@ -140,15 +140,16 @@ async def test_endpoint_slices_of_a_service(cluster: Cluster, client: Kubernetes
         await followed.until_places()
 
 
-async def test_the_old_version_of_the_pool_is_understood(cluster: Cluster, client: KubernetesClient):
-    """The cluster has the new version too, so the feed is told to look for the old one first."""
+@pytest.mark.parametrize("group", [OLD_GROUP, None], ids=["asked for", "found"])
+async def test_the_old_version_of_the_pool_is_understood(cluster: Cluster, client: KubernetesClient, group: str | None):
+    """The cluster has the new version too: the pool is looked for in both."""
     await cluster.install(OLD_POOLS)
     await cluster.pod("a", "10.0.0.1")
     path = cluster.path("inference.networking.x-k8s.io/v1alpha2", "inferencepools")
     spec = {"selector": {"app": "vllm"}, "targetPortNumber": 8000, "extensionRef": {"name": "epp"}}
     kind = {"apiVersion": "inference.networking.x-k8s.io/v1alpha2", "kind": "InferencePool"}
     await cluster.create(path, kind | {"metadata": {"name": "old"}, "spec": spec})
-    async with follow(client, pool_name="old", pool_group=OLD_GROUP, namespace=cluster.namespace) as followed:
+    async with follow(client, pool_name="old", pool_group=group, namespace=cluster.namespace) as followed:
         await followed.until_places("10.0.0.1:8000")
 
 

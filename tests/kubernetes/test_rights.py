@@ -5,6 +5,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import trustme
 import yaml
 
 from epp.endpoints.kubernetes.client import ApiError, KubernetesClient
@@ -138,6 +139,22 @@ async def test_a_rotated_token_is_read_anew(cluster: Cluster, tmp_path: Path):
         await followed.until_places("10.0.0.1:8000", "10.0.0.2:8000")
         await cluster.pod("c", "10.0.0.3")
         await followed.until_places("10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000")
+
+
+async def test_a_rotated_ca_is_read_anew(cluster: Cluster, tmp_path: Path):
+    await cluster.pool()
+    await cluster.pod("a", "10.0.0.1")
+    path = cluster.server.kubeconfig(tmp_path / "rotated")
+    config = yaml.safe_load(path.read_text())
+    ca = tmp_path / "ca.crt"
+    trustme.CA().cert_pem.write_to_path(ca)
+    config["clusters"][0]["cluster"]["certificate-authority"] = str(ca)
+    path.write_text(yaml.safe_dump(config))
+    settings = {"pool_name": "pool", "namespace": cluster.namespace, "kube_retry_seconds": 0.1}
+    async with follow(KubernetesClient(str(path)), **settings) as followed:
+        await followed.until(lambda: "certificate" in followed.discovery.status().sources[0].error)
+        ca.write_bytes(cluster.server.ca.read_bytes())
+        await followed.until_places("10.0.0.1:8000")
 
 
 async def test_a_void_token_is_a_failure_that_names_it(cluster: Cluster, tmp_path: Path):

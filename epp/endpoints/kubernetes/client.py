@@ -61,12 +61,15 @@ class KubernetesClient:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A successful answer to GET `path`; no byte for `silence_seconds` ends it.
 
-        A refused token is read anew once, since it rotates under us. Raises ApiError or UnreachableError, also for
-        what goes wrong while the caller reads the body.
+        A refused token is read anew once, since it rotates under us, and so is the CA. Raises ApiError or
+        UnreachableError, also for what goes wrong while the caller reads the body.
         """
         try:
             api = self._opened()
-            response = await _send(api, path, query, silence_seconds)
+            try:
+                response = await _send(api, path, query, silence_seconds)
+            except aiohttp.ClientConnectorCertificateError:
+                response = await _send(await self._reload(api), path, query, silence_seconds)
             if response.status == UNAUTHORIZED:
                 response.close()
                 response = await _send(await self._reload(api), path, query, silence_seconds)

@@ -1,14 +1,16 @@
 """One InferencePool and the pods that it selects."""
 
 import asyncio
+from enum import Enum
 
+import msgspec
 import structlog
 
 from epp.endpoints.endpoint import Endpoint, Place
 from epp.endpoints.kubernetes.client import ApiError, UnreachableError
 from epp.endpoints.kubernetes.cluster import Cluster, Defaults
 from epp.endpoints.kubernetes.inference_pool import OLD_GROUP, VERSIONS, PoolSpec, PoolSpecError, pool_spec
-from epp.endpoints.kubernetes.objects import InferencePool
+from epp.endpoints.kubernetes.objects import InferencePool, ObjectList
 from epp.endpoints.kubernetes.pod_source import PodSource
 from epp.endpoints.kubernetes.watch import NOT_FOUND, Change, Listed, Put, Resource, follow
 from epp.endpoints.source import Source
@@ -72,24 +74,40 @@ class PoolFeed:
             return None, f"{name} to be right: {error}"
 
     async def _served_path(self) -> str:
-        """The path of the newest version that the cluster has; asks until there is one."""
+        """The path of the newest version that has the pool, else of the newest that is served; asks until one is."""
         while True:
-            for group, version in self._versions:
-                path = f"/apis/{group}/{version}/namespaces/{self._cluster.namespace}/inferencepools"
-                if await self._served(path):
-                    if group == OLD_GROUP:
-                        _log.warning("InferencePool v1alpha2 is obsolete; move to v1", pool=self._name)
-                    return path
+            looks = {(group, version): await self._look(group, version) for group, version in self._versions}
+            for wanted in (_Look.HOLDS, _Look.SERVED):
+                for (group, version), look in looks.items():
+                    if look is wanted:
+                        if group == OLD_GROUP:
+                            _log.warning("InferencePool v1alpha2 is obsolete; move to v1", pool=self._name)
+                        return self._path(group, version)
             await asyncio.sleep(self._cluster.timing.longest_pause)
 
-    async def _served(self, path: str) -> bool:
+    def _path(self, group: str, version: str) -> str:
+        return f"/apis/{group}/{version}/namespaces/{self._cluster.namespace}/inferencepools"
+
+    async def _look(self, group: str, version: str) -> "_Look":
         query = {"limit": "1", "fieldSelector": f"metadata.name={self._name}"}
+        silence = self._cluster.timing.list_silence
         try:
-            async with self._cluster.client.get(path, query, silence_seconds=self._cluster.timing.list_silence):
-                return True
+            async with self._cluster.client.get(self._path(group, version), query, silence_seconds=silence) as answer:
+                pools = msgspec.json.decode(await answer.read(), type=ObjectList)
+                return _Look.HOLDS if pools.items else _Look.SERVED
         except ApiError as error:
+            if group == OLD_GROUP and len(self._versions) > 1:
+                return _Look.ABSENT  # what counts then is what was said of the newer
             missing = "the cluster knows no InferencePool: install the Gateway API Inference Extension"
             self._pool.failed(missing if error.status == NOT_FOUND else str(error))
-        except UnreachableError as error:
+        except (UnreachableError, msgspec.DecodeError) as error:
             self._pool.failed(str(error))
-        return False
+        return _Look.ABSENT
+
+
+class _Look(Enum):
+    """What a look for the pool in one version found."""
+
+    ABSENT = "the version is not served, or may not be read"
+    SERVED = "the version is served, without the pool"
+    HOLDS = "the pool is there"
