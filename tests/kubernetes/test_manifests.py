@@ -19,6 +19,7 @@ from tests.kubernetes.cluster import Cluster, load_crds
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 TOKENIZERS = sorted(f"tokenizer/{path.name}" for path in (MANIFESTS / "components" / "tokenizer").iterdir())
+COMPONENTS = ["monitoring", "servicemonitor", "service", "hpa", "policies", "peers", "processes"]
 EVERYTHING = MANIFESTS / "chart" / "ci" / "everything-values.yaml"
 OWN = {
     "DestinationRule",
@@ -112,7 +113,7 @@ async def test_overlay(full_cluster: Cluster, render: Path, overlay: str):
     await check(full_cluster, kustomized(render, MANIFESTS / "overlays" / overlay))
 
 
-@pytest.mark.parametrize("component", ["monitoring", "servicemonitor", "service", "hpa", "policies", *TOKENIZERS])
+@pytest.mark.parametrize("component", [*COMPONENTS, *TOKENIZERS])
 async def test_components_join_an_overlay(full_cluster: Cluster, render: Path, tmp_path: Path, component: str):
     await check(full_cluster, joined(render, tmp_path, "vllm", "pd", component))
 
@@ -163,9 +164,11 @@ async def test_a_mistake_in_a_manifest_is_found(full_cluster: Cluster, render: P
         await apply(full_cluster, documents)
 
 
-def test_base_and_chart_give_the_same_rights(render: Path):
+def test_base_and_chart_give_the_same_rights(render: Path, tmp_path: Path):
     base = one(kustomized(render, MANIFESTS / "base"), "Role", "epp")
-    chart = one(charted(render, "ns"), "Role", "epp")
+    alone = tmp_path / "values.yaml"
+    alone.write_text(yaml.safe_dump({"peers": {"share": False}}))
+    chart = one(charted(render, "ns", alone), "Role", "epp")
     assert json.dumps(base["rules"], sort_keys=True) == json.dumps(chart["rules"], sort_keys=True)
 
 
@@ -184,9 +187,48 @@ def test_base_and_chart_give_the_same_rights(render: Path):
 )
 def test_the_chart_gives_only_the_rights_that_are_used(render: Path, tmp_path: Path, settings: dict, resources: list):
     values = tmp_path / "values.yaml"
-    values.write_text(yaml.safe_dump({"settings": settings}))
+    values.write_text(yaml.safe_dump({"settings": settings, "peers": {"share": False}}))
     rules = one(charted(render, "ns", values), "Role", "epp")["rules"]
     assert [name for rule in rules for name in rule["resources"]] == resources
+
+
+def shares_load(documents: list[dict]) -> None:
+    """The settings name a Service that selects the pods, the key is mounted where they say, and rights suffice."""
+    deployment = one(documents, "Deployment", "epp")["spec"]
+    pod = deployment["template"]["spec"]
+    settings = one(documents, "ConfigMap", pod["containers"][0]["envFrom"][0]["configMapRef"]["name"])["data"]
+    service = one(documents, "Service", settings["EPP_PEER_SERVICE"])["spec"]
+    assert service["selector"].items() <= deployment["template"]["metadata"]["labels"].items()
+    mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    assert settings["EPP_PEER_KEY_FILE"] == mounts["peers"] + "/key"
+    rules = one(documents, "Role", "epp")["rules"]
+    assert "endpointslices" in [name for rule in rules for name in rule["resources"]]
+    assert load_settings(settings).peer_plaintext is False
+
+
+def test_replicas_of_the_chart_share_load_by_a_key_of_their_own(render: Path, tmp_path: Path):
+    documents = charted(render, "ns")
+    shares_load(documents)
+    assert len(one(documents, "Secret", "epp-peers")["data"]["key"]) >= 43
+    named = tmp_path / "values.yaml"
+    named.write_text(
+        yaml.safe_dump({"peers": {"keySecret": "ours"}, "settings": {"EPP_ENDPOINTS_FILE": "/etc/e.yaml"}})
+    )
+    documents = charted(render, "ns", named)
+    shares_load(documents)
+    assert "Secret" not in {document["kind"] for document in documents}
+    volumes = one(documents, "Deployment", "epp")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "peers", "secret": {"secretName": "ours", "defaultMode": 0o440}} in volumes
+
+
+def test_the_peers_component_shares_load(render: Path, tmp_path: Path):
+    for name in ("base", "components"):
+        (tmp_path / name).mkdir()
+        _copy(MANIFESTS / name, tmp_path / name)
+    (tmp_path / "own").mkdir()
+    own = {"resources": ["../base"], "components": ["../components/peers"]}
+    (tmp_path / "own" / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    shares_load(kustomized(render, tmp_path / "own"))
 
 
 def test_base_and_chart_let_in_the_same_callers(render: Path):

@@ -12,3 +12,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "epp.pool" -}}
 {{ default .Release.Name .Values.pool.name }}
 {{- end }}
+
+{{- define "epp.peerSecret" -}}
+{{ default (printf "%s-peers" .Release.Name) .Values.peers.keySecret }}
+{{- end }}
