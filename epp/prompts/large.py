@@ -95,15 +95,15 @@ async def _prompt(answer: Answer, found: Model | None, process: SideProcess) -> 
                 _, packed = await process.ask(Conversation(seconds))
                 return _CHAT.decode(packed), 0
             template, special_tokens, mark = found.template_for(answer.has_tools, answer.template)
-            rendered, text = await process.ask(Render(template, special_tokens, mark, seconds))
-            if mark.encode() in text:
+            rendered, text = await process.text(Render(template, special_tokens, mark, seconds))
+            if mark in text:
                 stand_ins = await _stand_ins(process)
         else:
-            rendered, text = await process.ask(Text(seconds))
+            rendered, text = await process.text(Text(seconds))
     except WithoutTokensError as reason:
         return StandInPrompt(tokens=await _stand_ins(process), reason=str(reason)), 0
     special = answer.add_special_tokens
-    prompt = TextPrompt(text=text.decode(), add_special_tokens=special, stand_ins=stand_ins)
+    prompt = TextPrompt(text=text, add_special_tokens=special, stand_ins=stand_ins)
     return prompt, rendered.left_out
 
 
