@@ -65,6 +65,14 @@ def test_each_wrong_flag_is_named_with_its_cure(command_line, expected):
     assert found.startswith(expected)
 
 
+def test_workers_that_should_connect_to_us_are_told_so():
+    bound = Expected(block_size=16, events_port=5557, replay_port=None, kv_events=False, bind_port=5600)
+    (found,) = told(flags(), bound)
+    assert "endpoint tcp://*:5557 waits for us to connect, but EPP_KV_BIND_PORT=5600 waits for it" in found
+    assert 'write "endpoint": "tcp://EPP:5600"' in found
+    assert told(flags(GOOD | {"endpoint": "tcp://epp:5600"}), bound) == []
+
+
 def test_events_are_no_matter_where_they_are_switched_off():
     off = Expected(block_size=16, events_port=None, replay_port=None, kv_events=False)
     assert told(["vllm", "--enable-prompt-tokens-details"], off) == []

@@ -88,6 +88,14 @@ async def test_the_table_names_endpoints_and_settings(served, capsys):
     assert "EPP_GRPC_PORT" in out
 
 
+async def test_the_table_tells_who_gets_less(served, capsys, monkeypatch):
+    process, url = served
+    monkeypatch.setenv("COLUMNS", "250")
+    process.pool.replace([Endpoint(name="w0", address="10.0.0.1", port=8000, weight=0.25)])
+    assert await ask(url) == 0
+    assert "fine, weight 0.25" in capsys.readouterr().out
+
+
 async def test_the_table_tells_load_and_how_sure_the_cache_is(served, capsys, monkeypatch):
     process, url = served
     monkeypatch.setenv("COLUMNS", "250")

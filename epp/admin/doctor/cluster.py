@@ -51,6 +51,7 @@ def _expected_of(endpoint: Endpoint, pool: Expected) -> Expected:
         events_port=None if endpoint.events_port is None else endpoint.events_port - endpoint.rank,
         replay_port=None if endpoint.replay_port is None else endpoint.replay_port - endpoint.rank,
         kv_events=pool.kv_events,
+        bind_port=pool.bind_port,
     )
 
 

@@ -75,6 +75,7 @@ async def _cluster(settings: Settings, client: KubernetesClient, pool: Pool) -> 
         events_port=settings.events_port,
         replay_port=settings.replay_port,
         kv_events=settings.kv_events and settings.kv_bind_port is None,
+        bind_port=settings.kv_bind_port if settings.kv_events else None,
     )
     findings = await cluster_findings(client, namespace, pool.snapshot().endpoints, expected)
     if settings.pool_name and settings.pool_group != OLD_GROUP:

@@ -23,13 +23,16 @@ class Expected:
     events_port: int | None
     replay_port: int | None
     kv_events: bool
+    """Whether we connect to the worker for them."""
+    bind_port: int | None = None
+    """Where workers connect to us instead."""
 
 
 def flag_findings(where: str, command: Sequence[str], expected: Expected) -> list[Finding]:
     """What is wrong with the command line of one vLLM worker."""
     words = _words(command)
     findings: list[Finding] = []
-    if expected.kv_events:
+    if expected.kv_events or expected.bind_port is not None:
         findings.extend(_events(where, words, expected))
     if "--no-enable-prefix-caching" in words:
         findings.append(error(where, "prefix caching is off", "remove --no-enable-prefix-caching"))
@@ -57,7 +60,15 @@ def _events(where: str, words: Sequence[str], expected: Expected) -> Iterator[Fi
         return
     if config.get("enable_kv_cache_events") is not True:
         yield error(where, "KV events are not switched on", f'set "enable_kv_cache_events": true in {EVENTS_FLAG}')
-    yield from _socket(where, "endpoint", str(config.get("endpoint") or DEFAULT_ENDPOINT), expected.events_port)
+    endpoint = str(config.get("endpoint") or DEFAULT_ENDPOINT)
+    if expected.bind_port is not None:
+        if _binds(endpoint):
+            what = (
+                f"endpoint {endpoint} waits for us to connect, but EPP_KV_BIND_PORT={expected.bind_port} waits for it"
+            )
+            yield error(where, what, f'write "endpoint": "tcp://EPP:{expected.bind_port}", or unset EPP_KV_BIND_PORT')
+        return
+    yield from _socket(where, "endpoint", endpoint, expected.events_port)
     replay = config.get("replay_endpoint")
     if not replay:
         what = "it has no replay socket: an EPP that starts later does not learn what is cached already"
@@ -68,13 +79,18 @@ def _events(where: str, words: Sequence[str], expected: Expected) -> Iterator[Fi
 
 def _socket(where: str, name: str, endpoint: str, port: int | None) -> Iterator[Finding]:
     given = endpoint.rpartition(":")[2]
-    if not ("*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))):
+    if not _binds(endpoint):
         what = f"{name} {endpoint} makes vLLM connect where it should bind, so nothing is ever sent"
         yield error(where, what, f'write "{name}": "tcp://*:{given}"')
     elif given.isdecimal() and given != str(port):
         setting = "EPP_EVENTS_PORT" if name == "endpoint" else "EPP_REPLAY_PORT"
         ours = "nowhere" if port is None else f"on {port}"
         yield error(where, f"{name} is on port {given}, we look for it {ours}", f"set {setting}={given}")
+
+
+def _binds(endpoint: str) -> bool:
+    """Whether vLLM listens there; to any other endpoint it connects."""
+    return "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://"))
 
 
 def _words(command: Sequence[str]) -> list[str]:
