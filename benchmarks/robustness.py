@@ -26,9 +26,11 @@ class Case:
     options: str = ""
     conditions: Conditions = field(default_factory=Conditions)
     bursts: int = 1
+    speed: float = 1.0
 
 
 HALF_SLOW = (2.0,) * 4
+ALL_SLOW = (10.0,) * 8
 CASES = {
     "robust_plain": Case(words="nothing"),
     "robust_rates": Case(
@@ -40,6 +42,23 @@ CASES = {
         words="the same, and no answer that teaches",
         options="--wrong-rates 2 --streamed 0",
         conditions=Conditions(wrong_rates=2.0, streamed=0.0),
+    ),
+    "robust_hidden": Case(
+        words="no first token is ever seen (response bodies hidden)",
+        options="--streamed 0",
+        conditions=Conditions(streamed=0.0),
+    ),
+    "robust_all_slow": Case(
+        words="all workers 10 x slower than the first guess, a tenth of the arrivals",
+        options="--speed 0.1 --slowness 10,10,10,10,10,10,10,10",
+        conditions=Conditions(slowness=ALL_SLOW),
+        speed=0.1,
+    ),
+    "robust_all_slow_hidden": Case(
+        words="the same, and no first token is ever seen",
+        options="--speed 0.1 --slowness 10,10,10,10,10,10,10,10 --streamed 0",
+        conditions=Conditions(slowness=ALL_SLOW, streamed=0.0),
+        speed=0.1,
     ),
     "robust_metrics": Case(
         words="engine metrics 5 s late", options="--metrics-age 5", conditions=Conditions(metrics_age=5.0)
@@ -69,7 +88,7 @@ CASES = {
 
 def measure(case: Case) -> tuple[Summary, float, float]:
     """The default policy, the mean of round robin, and tries for each request."""
-    trace = in_bursts(read_trace(TRACES / "synthetic_trace.jsonl"), case.bursts)
+    trace = in_bursts(read_trace(TRACES / "synthetic_trace.jsonl", speed=case.speed), case.bursts)
     ours = run(trace, policy_of("predicted-ttft"), case.conditions)
     turns = run(trace, policy_of("round-robin"), replace(case.conditions, view_age=0.0))
     summary = summarise("predicted-ttft", trace, ours, case.conditions)

@@ -13,6 +13,8 @@ _PRIOR = (0.005, 0.1, 0.0)
 """Seconds per request, per 1,000 uncached tokens, and per 1,000 of them over each 1,000 of context, before any data."""
 _BATCH = 16
 """Observations between two fits of the curve."""
+_FIRST_FITS = (2, 4, 8)
+"""Observations after which the curve is fitted sooner: before any data it may be off by an order of magnitude."""
 _FORGET = 0.97
 """What one more batch leaves of the weight of the earlier ones."""
 _FLOOR_SECONDS = 0.02
@@ -22,8 +24,14 @@ _SHRINK = 4.0
 """Observations that the pool's own speed counts for, beside those of one endpoint."""
 _MOST_SURPRISE = math.log(2.0)
 """One observation counts as if it were at most this far off: outliers are bounded."""
+_MOST_ERROR = math.log(4.0)
+"""And moves the error that all have in common as if that were at most this far off."""
+_MOST_DRIFT = 0.3
+"""Error in common above which the curve is scaled as it is, before its shape is fitted."""
 _SAME_STEP = 0.2
-"""A prefill that took less than this share of its prediction was computed together with the one before it."""
+"""A prefill that took less than this share of its prediction,"""
+_SAME_STEP_SECONDS = 0.02
+"""and less than this after the one before it, was computed together with that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,9 @@ class Rates:
 
     def __init__(self) -> None:
         self._curve = _PRIOR
+        self._common = 0.0
+        """Log of how much longer prefills of late took than predicted, on all endpoints alike."""
+        self._observed = 0
         weights = np.array([1.0 / max(term, 0.01) ** 2 for term in _PRIOR]) / 10.0
         self._precision = np.diag(weights)
         self._moment = weights * np.array(_PRIOR)
@@ -119,13 +130,15 @@ class Rates:
         for column, (slowness, seen) in learnt.speeds.items():
             if column < len(self._seen) and 0.01 <= slowness <= 100.0 and seen > 0:
                 self._slowness[column], self._seen[column] = slowness, seen
+        self._observed = max(self._observed, sum(self._seen))
 
     def observe(self, seen: Prefill) -> None:
         """Learn from one prefill; those that ended together count as one."""
         thousands = seen.prefill_tokens / 1000.0
         sample = _Sample(1.0, thousands, thousands * (seen.context_tokens / 1000.0 - thousands / 2), seen.seconds)
         held = self._held.get(seen.column)
-        if held is not None and sample.seconds < _SAME_STEP * float(self._slowness[seen.column]) * self._shape(sample):
+        expected = float(self._slowness[seen.column]) * self._shape(sample)
+        if held is not None and sample.seconds < min(_SAME_STEP * expected, _SAME_STEP_SECONDS):
             self._held[seen.column] = held.plus(sample)
             return
         if held is not None:
@@ -139,27 +152,46 @@ class Rates:
     def _learn(self, column: int, sample: _Sample) -> None:
         slowness = float(self._slowness[column])
         expected = slowness * self._shape(sample) + _FLOOR_SECONDS
-        surprise = math.log((sample.seconds + _FLOOR_SECONDS) / expected)
-        surprise = min(max(surprise, -_MOST_SURPRISE), _MOST_SURPRISE)
+        error = math.log((sample.seconds + _FLOOR_SECONDS) / expected)
+        # What all endpoints have in common is the curve's error and says nothing about this one.
+        surprise = _bounded(error - self._common, _MOST_SURPRISE)
+        self._common += max(_SPEED_STEP, 1.0 / (self._observed + 1)) * _bounded(error - self._common, _MOST_ERROR)
+        self._observed += 1
         self._seen[column] += 1
         step = max(_SPEED_STEP, 1.0 / (self._seen[column] + _SHRINK))
         self._slowness[column] = slowness * math.exp(step * surprise)
-        bounded = (expected * math.exp(surprise) - _FLOOR_SECONDS) / slowness
-        self._batch.append((sample.requests, sample.thousands, sample.products, bounded))
-        if len(self._batch) >= _BATCH:
+        likely = (expected * math.exp(self._common + surprise) - _FLOOR_SECONDS) / slowness
+        self._batch.append((sample.requests, sample.thousands, sample.products, likely))
+        if len(self._batch) >= _BATCH or self._observed in _FIRST_FITS:
             self._fit(np.array(self._batch))
             self._batch.clear()
+
+    def _rescale(self, factor: float) -> None:
+        """All prefills take `factor` times as long as believed; what is known of the curve's shape stays."""
+        a, b, c = self._curve
+        self._curve = (factor * a, factor * b, factor * c)
+        self._precision /= factor**2
+        self._moment /= factor
+        self._common = 0.0
 
     def _fit(self, batch: NDArray[np.float64]) -> None:
         """Refit the curve; then the mean of the seen endpoints' log slowness is 0 again, so that it is the pool's."""
         terms, seconds = batch[:, :3], batch[:, 3]
-        weights = 1.0 / (terms @ np.array(self._curve) + _FLOOR_SECONDS) ** 2
+        if abs(self._common) > _MOST_DRIFT:
+            self._rescale(math.exp(self._common))
+        before = terms @ np.array(self._curve) + _FLOOR_SECONDS
+        weights = 1.0 / before**2
         self._precision = _FORGET * self._precision + (terms.T * weights) @ terms
         self._moment = _FORGET * self._moment + (terms.T * weights) @ seconds
         a, b, c = _solve_positive(self._precision, self._moment).tolist()
         self._curve = (a, b, c)
+        self._common -= float(np.log((terms @ np.array(self._curve) + _FLOOR_SECONDS) / before).mean())
         seen = np.array(self._seen) > 0
         self._slowness[seen] /= np.exp(np.log(self._slowness[seen]).mean())
+
+
+def _bounded(value: float, most: float) -> float:
+    return min(max(value, -most), most)
 
 
 def _solve_positive(precision: NDArray[np.float64], moment: NDArray[np.float64]) -> NDArray[np.float64]:

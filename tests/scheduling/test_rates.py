@@ -49,6 +49,16 @@ def test_the_curve_and_the_speed_of_each_endpoint_are_learnt(quadratic):
         assert predicted(made, 3, tokens, context) == pytest.approx(3 * expected, rel=0.25)
 
 
+@pytest.mark.parametrize("factor", [0.1, 12.0])
+def test_hardware_far_from_the_first_guess_is_learnt_at_once_and_blamed_on_nobody(factor):
+    made = rates(8)
+    show(made, random.Random(7), 48, slow=dict.fromkeys(range(4), factor))
+    seen = [predicted(made, column, 5000, 5000) for column in range(4)]
+    unseen = [predicted(made, column, 5000, 5000) for column in range(4, 8)]
+    assert seen == pytest.approx([factor * truth(5000, 5000)] * 4, rel=0.3)
+    assert unseen == pytest.approx([float(np.mean(seen))] * 4, rel=0.2)
+
+
 def test_outliers_move_little():
     made, draw = rates(), random.Random(4)
     show(made, draw, 400, slow={})
