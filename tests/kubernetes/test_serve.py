@@ -5,9 +5,14 @@ import json
 import subprocess
 import sys
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc.aio
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from epp.simulate.processes import Picker, running_picker
 from tests.kubernetes.cluster import Cluster
@@ -31,22 +36,32 @@ async def until_places(picker: Picker, *places: str) -> dict:
     return document
 
 
-async def test_serve_follows_the_cluster(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@asynccontextmanager
+async def serving(cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Picker]:
+    """`epp serve` with the rights of our Role."""
     await grant(cluster)
-    await cluster.pool()
-    await cluster.pod("a", "127.0.0.1")
-    kubeconfig = cluster.server.kubeconfig(tmp_path / "kubeconfig", token=await token(cluster))
+    kubeconfig = cluster.server.kubeconfig(folder / "kubeconfig", token=await token(cluster))
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     settings = {
         "EPP_POOL_NAME": "pool",
         "EPP_NAMESPACE": cluster.namespace,
+        "EPP_KUBE_RETRY_SECONDS": "0.5",
         "EPP_KV_EVENTS": "false",
         "EPP_ENGINE_METRICS": "false",
     }
-    running = running_picker(settings, tmp_path)
+    running = running_picker(settings, folder)
     picker = await asyncio.to_thread(running.__enter__)
     try:
+        yield picker
+    finally:
+        await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+async def test_serve_follows_the_cluster(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    await cluster.pool()
+    await cluster.pod("a", "127.0.0.1")
+    async with serving(cluster, tmp_path, monkeypatch) as picker:
         document = await until_places(picker, "127.0.0.1:8000")
         assert document["process"]["ready"] is True
         assert [source["name"] for source in document["discovery"]["sources"]] == ["pool pool", "pods of pool"]
@@ -58,5 +73,31 @@ async def test_serve_follows_the_cluster(cluster: Cluster, tmp_path: Path, monke
         shown = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
         assert shown.returncode == 0, shown.stderr
         assert "127.0.0.2:8000" in shown.stdout
-    finally:
-        await asyncio.to_thread(running.__exit__, None, None, None)
+
+
+async def test_serve_goes_on_when_the_api_server_is_lost(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    await cluster.pool()
+    await cluster.pod("a", "127.0.0.1")
+    await cluster.pod("b", "127.0.0.2")
+    async with serving(cluster, tmp_path, monkeypatch) as picker:
+        await until_places(picker, "127.0.0.1:8000", "127.0.0.2:8000")
+        cluster.server.stop("apiserver")
+        try:
+            await until(lambda: all_fail(picker))
+            document = await until_places(picker, "127.0.0.1:8000", "127.0.0.2:8000")
+            assert document["process"]["ready"] is True, "the last state serves"
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{picker.health_port}") as channel:
+                answer = await HealthStub(channel).Check(HealthCheckRequest(service="readiness"))
+            assert answer.status == HealthCheckResponse.SERVING
+        finally:
+            cluster.server.spawn()
+            await asyncio.to_thread(cluster.server.wait_ready)
+        await cluster.delete(f"{cluster.pods}/a")
+        await until_places(picker, "127.0.0.2:8000")
+
+
+async def all_fail(picker: Picker) -> bool:
+    sources = (await asyncio.to_thread(status, picker))["discovery"]["sources"]
+    return all(source["error"] for source in sources)
