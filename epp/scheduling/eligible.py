@@ -1,7 +1,9 @@
 """Who may be picked: by role, by what the gateway allows, by what looks dead, by weight."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 
 from epp.endpoints.endpoint import Endpoint, HostPort, Role
 from epp.endpoints.pool import PoolSnapshot
@@ -57,15 +59,17 @@ class Eligible:
         if snapshot is self._snapshot:
             return
         self._snapshot = snapshot
-        self._weighted = any(endpoint.weight != 1.0 for endpoint in snapshot.endpoints)
+        self._weighted = {endpoint.weight for endpoint in snapshot.endpoints} - {1.0} != set()
         roles = [endpoint.roles for endpoint in snapshot.endpoints]
-        decode = [i for i, each in enumerate(roles) if Role.DECODE in each]
-        self._decode = range(len(roles)) if len(decode) == len(roles) else decode
-        self._prefill = [i for i, each in enumerate(roles) if Role.PREFILL in each and Role.DECODE not in each]
-        self.split = bool(self._prefill) or any(Role.PREFILL not in roles[i] for i in decode)
-        self._encode = [i for i, each in enumerate(roles) if each == frozenset({Role.ENCODE})]
-        ids = [each.instance_id for each in snapshot.endpoints if each.instance_id is not None]
-        self._several_ranks = frozenset(one for one in set(ids) if ids.count(one) > 1) if ids else frozenset()
+        kinds = set(roles)  # few, however many endpoints there are: looking into each would take milliseconds
+        decode = {kind for kind in kinds if Role.DECODE in kind}
+        prefill = {kind for kind in kinds - decode if Role.PREFILL in kind}
+        self._decode = range(len(roles)) if decode == kinds else _positions(roles, decode)
+        self._prefill = _positions(roles, prefill)
+        self.split = bool(prefill) or any(Role.PREFILL not in kind for kind in decode)
+        self._encode = _positions(roles, kinds & {frozenset({Role.ENCODE})})
+        ids = Counter(each.instance_id for each in snapshot.endpoints if each.instance_id is not None)
+        self._several_ranks = frozenset(one for one, count in ids.items() if count > 1)
 
     def _fresh(self, snapshot: PoolSnapshot, allowed: Sequence[int], avoid: Collection[HostPort]) -> Sequence[int]:
         """Neither suspended nor avoided ones while others are left, and of these who is considered this time."""
@@ -86,6 +90,10 @@ class Eligible:
         if most == 0.0:
             return allowed
         return [i for i, weight in zip(allowed, weights, strict=True) if weight == most or self._draw() * most < weight]
+
+
+def _positions(roles: Sequence[frozenset[Role]], wanted: AbstractSet[frozenset[Role]]) -> list[int]:
+    return [i for i, each in enumerate(roles) if each in wanted] if wanted else []
 
 
 def _named(endpoint: Endpoint, subset: Collection[str]) -> bool:
