@@ -150,8 +150,9 @@ class PromptReader:
         )
 
     def start(self) -> None:
-        """Notice from now on when a model's files change."""
+        """Notice from now on when a model's files change; get ready for large bodies."""
         self.models.watch()
+        self._process.start()
 
     def status(self) -> PromptsStatus:
         """What became of the requests so far."""

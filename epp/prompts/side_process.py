@@ -11,7 +11,7 @@ import subprocess
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -19,7 +19,7 @@ from epp.prompts.asked import Body, ChatPrompt
 from epp.prompts.model import WithoutTokensError
 from epp.prompts.side_child import LENGTH, Answer, Job, Render
 
-_MOST_WAITING = 16
+_MOST_WAITING = 256
 _MOST_RESULT_BYTES = 256 * 1024 * 1024
 _PIPE_BYTES = 1024 * 1024
 _DECODED_BYTES = 128 * 1024
@@ -29,7 +29,10 @@ _DECODER = msgspec.msgpack.Decoder(Answer)
 
 
 class SideProcess:
-    """One child at a time, started when it is first needed; work beyond the budget costs the child its life."""
+    """One child at a time, started when it is first needed at the latest; a job beyond the budget costs it its life.
+
+    Who waits no longer leaves the job that it began to its end: a burst of requests must not kill child after child.
+    """
 
     def __init__(self, budget_seconds: float) -> None:
         self.budget_seconds = budget_seconds
@@ -38,7 +41,11 @@ class SideProcess:
         self._waiting = 0
         self._turn = asyncio.Lock()
         self._child: _Child | None = None
+        self._alive: set[_Child] = set()
+        self._closed = False
         self._starting: asyncio.Task[_Child] | None = None
+        self._left: asyncio.Task[tuple[Answer, bytes]] | None = None
+        """A job that nobody waits for any more."""
         self._ending: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
@@ -52,6 +59,9 @@ class SideProcess:
         self._waiting += 1
         try:
             async with asyncio.timeout(self.budget_seconds), self._turn:
+                if self._left is not None:
+                    await asyncio.wait({self._left})
+                    self._left = None
                 yield
         except (TimeoutError, OSError, EOFError, ValueError, msgspec.MsgspecError, RecursionError):
             raise WithoutTokensError("render_late") from None
@@ -83,35 +93,71 @@ class SideProcess:
         """After this long for one job the child ends by itself."""
         return self.budget_seconds * 2
 
+    def start(self) -> "asyncio.Task[_Child]":
+        """Start a child now, as that takes longer than a job may."""
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(asyncio.to_thread(self._started))
+            self._starting.add_done_callback(_heard)
+        return self._starting
+
     def close(self) -> None:
         """Kill the child."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()
-            child.bury()
+        self._closed, self._child = True, None
         if self._starting is not None:
             self._starting.cancel()
+        for child in tuple(self._alive):
+            child.kill()
+            child.bury()
 
     async def answer(self, job: Job, data: Body = b"") -> tuple[Answer, bytes]:
         """The child's answer and result, within a turn."""
         if self._child is None:
-            self._starting = self._starting or asyncio.ensure_future(asyncio.to_thread(_Child))
+            starting = self.start()
             try:
-                self._child = await asyncio.shield(self._starting)
+                self._child = await asyncio.shield(starting)
             finally:
-                if self._starting.done():
+                if starting.done():
                     self._starting = None
         child = self._child
+        task = asyncio.ensure_future(asyncio.to_thread(child.ask, job, data))
+        end = asyncio.get_running_loop().call_later(self.budget_seconds, self._kill, child)
+        task.add_done_callback(lambda _: end.cancel())
+        task.add_done_callback(_heard)
         try:
-            return await asyncio.to_thread(child.ask, job, data)
-        except BaseException:
-            self.killed += 1
-            self._child = None
-            child.kill()
-            task = asyncio.ensure_future(asyncio.to_thread(child.bury))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._left = task
             raise
+        except BaseException:
+            self._kill(child)
+            raise
+
+    def _started(self) -> "_Child":
+        """A child, in a thread; none outlives `close`, whichever comes first."""
+        child = _Child()
+        self._alive.add(child)
+        if self._closed:
+            child.kill()
+            child.bury()
+        return child
+
+    def _kill(self, child: "_Child") -> None:
+        if self._child is not child:
+            return
+        self.killed += 1
+        self._child = None
+        child.kill()
+        self._alive.discard(child)
+        task = asyncio.ensure_future(asyncio.to_thread(child.bury))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        self.start()
+
+
+def _heard(task: "asyncio.Task[Any]") -> None:
+    """What went wrong is told to those who wait; nobody waiting is no fault."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _decoded(data: bytes) -> str:
@@ -148,6 +194,11 @@ class _Child:
     def kill(self) -> None:
         """End it; a call that waits for it in another thread then fails."""
         self._process.kill()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is gone."""
+        return self._process.poll() is not None
 
     def bury(self) -> None:
         """Wait until it is gone, and free what it held: the memory of a large body takes its time."""
