@@ -39,6 +39,8 @@ LOOKUPS = {
     f"lookup_{blocks}x{workers}": (blocks, workers)
     for blocks, workers in ((128, 64), (2048, 64), (8192, 64), (2048, 512))
 }
+AMONG = "lookup_2048x64_among_1m"
+"""The same lookup among a million other blocks; its baseline is without them."""
 INGESTS = {"ingest_1": 1, "ingest_8": 8, "ingest_64": 64}
 MEMORIES = {
     f"memory_entry{suffix}_{workers}w": (entries, workers)
@@ -51,6 +53,8 @@ def main(rows: Sequence[str]) -> None:
     for name, (blocks, workers) in LOOKUPS.items():
         if not rows or any(row.startswith(name) for row in rows):
             lookup(name, Workload(blocks, workers))
+    if not rows or AMONG in rows:
+        lookup_among(AMONG, Workload(2048, 64), 1_000_000)
     for name, blocks in INGESTS.items():
         if not rows or name in rows:
             ingest(name, blocks)
@@ -88,6 +92,24 @@ def lookup(name: str, workload: Workload) -> None:
     for form, column in (("list", 1), ("buffer", 2)):
         ratio = statistics.median(row[column] / row[0] for row in rounds)
         report(f"{name}_{form}", baseline * ratio, "us", baseline)
+
+
+def lookup_among(name: str, workload: Workload, others: int) -> None:
+    """From a buffer, in an index that holds `others` more entries of as many workers, against one that does not."""
+    prompts = workload.tokens()
+    buffers = [np.array(tokens, dtype=np.uint32) for tokens in prompts]
+    alone, among = known(workload, prompts), known(workload, prompts)
+    ranks = [Rank(among, worker) for worker in range(workload.workers)]
+    for chain in range(others // CHAIN):
+        feed(ranks[chain % workload.workers], batches(1, CHAIN, chain))
+    lookups = 200
+
+    def microseconds(index: RunIndex) -> float:
+        return timed(lambda i: index.match(Prompt(tokens=buffers[i])), lookups)
+
+    rounds = [(microseconds(alone), microseconds(among)) for _ in range(ROUNDS)]
+    baseline = statistics.median(row[0] for row in rounds)
+    report(name, baseline * statistics.median(row[1] / row[0] for row in rounds), "us", baseline)
 
 
 def known(workload: Workload, prompts: list[list[int]]) -> RunIndex:

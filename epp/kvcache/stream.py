@@ -274,7 +274,7 @@ class Stream:
         except zmq.Again:
             self._read_monitor()
             return bool(self._queue)
-        self._read_monitor()
+        self._read_monitor()  # a new connection goes before what came over it
         self._on_live(frames)
         return True
 
@@ -395,12 +395,9 @@ class Stream:
 
 def next_event(monitor: zmq.Socket[bytes]) -> int | None:
     """What happened next to a monitored socket; None: nothing yet, or the monitor is closed."""
-    if monitor.closed:
+    if monitor.closed or not int(monitor.get(zmq.EVENTS)) & zmq.POLLIN:
         return None
-    try:
-        return parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
-    except zmq.Again:
-        return None
+    return parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
 
 
 def harden(socket: zmq.Socket[bytes], options: StreamOptions) -> None:

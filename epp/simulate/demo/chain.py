@@ -7,6 +7,7 @@ import shutil
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from epp.simulate.processes import Picker, Worker, running_picker
 WORKERS = ("w0", "w1", "w2", "w3")
 BLOCK_SIZE = 16
 PREFILL_TOKENS_PER_SECOND = 8000
+CACHE_SHARE = 1 / 3
 KV_POLICY = "predicted-ttft"
 _SETTLE_SECONDS = 15.0
 
@@ -42,9 +44,9 @@ def model_folder(folder: Path) -> Path:
     return model
 
 
-def worker_arguments(shape: Shape, model: Path) -> list[str]:
-    """Arguments of each worker: its cache holds a third of what the agents have live at once."""
-    blocks = shape.working_set // 3 // BLOCK_SIZE
+def worker_arguments(shape: Shape, model: Path, cache_share: float = CACHE_SHARE) -> list[str]:
+    """Arguments of each worker, whose cache holds `cache_share` of what the agents have live at once."""
+    blocks = int(shape.working_set * cache_share) // BLOCK_SIZE
     return [
         *("--tokenizer", str(model), "--model", "demo", "--blocks", str(blocks), "--block-size", str(BLOCK_SIZE)),
         *("--prefill-tokens-per-second", str(PREFILL_TOKENS_PER_SECOND)),
@@ -87,7 +89,7 @@ def predictions(picker: Picker) -> Predictions:
             status = json.load(response)
         if status["exchanges"]["open"] == 0 or time.monotonic() > deadline:
             counts = status["fidelity"]
-            return Predictions(equal=counts["equal"], over=counts["over"], under=counts["under"])
+            return Predictions(**{field.name: counts[field.name] for field in fields(Predictions)})
         time.sleep(0.1)
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from epp.simulate.demo.chain import (
+    CACHE_SHARE,
     KV_POLICY,
     WORKERS,
     DemoError,
@@ -44,6 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--keep", action="store_true", help="keep the chain running afterwards, to try it by hand")
     parser.add_argument("--guess", action="store_true", help="a fourth run: KV-aware without events")
+    parser.add_argument(
+        "--cache-share",
+        type=float,
+        default=CACHE_SHARE,
+        help="of what the agents have live at once, in the cache of each worker (default: %(default).2f)",
+    )
     parser.add_argument("--seed", type=int, default=SEED, help="of the load (default: %(default)s)")
     arguments = parser.parse_args(argv)
     console = Console() if sys.stdout.isatty() else Console(width=140)
@@ -67,7 +74,9 @@ def _demo(folder: Path, console: Console, arguments: argparse.Namespace) -> int:
     if arguments.guess:
         runs.append(Run(KV_POLICY, "caches guessed from own picks"))
     console.print(f"starting {len(WORKERS)} workers; logs in {folder}")
-    with running_workers(dict.fromkeys(WORKERS, worker_arguments(shape, model)), folder) as workers:
+    with running_workers(
+        dict.fromkeys(WORKERS, worker_arguments(shape, model, arguments.cache_share)), folder
+    ) as workers:
         write_endpoints(workers, folder / "endpoints.json")
         with Live(console=console, refresh_per_second=2, get_renderable=lambda: results_table(runs, shape.requests)):
             for run in runs:
@@ -75,6 +84,7 @@ def _demo(folder: Path, console: Console, arguments: argparse.Namespace) -> int:
         if not console.is_terminal:
             console.line()  # rich leaves the cursor behind the table there
         code = _report(findings(round_robin, approximate, kv, expected=shape.requests), console)
+        _say_predictions(runs, console)
         _say_busy(runs, console)
         if arguments.keep:
             _keep(workers, model, folder, console)
@@ -96,6 +106,16 @@ def _report(found: Sequence[Finding], console: Console) -> int:
     for finding in found:
         console.print(f"{'ok    ' if finding.held else 'FAILED'}  {finding.text}", style="" if finding.held else "red")
     return 0 if all(finding.held for finding in found) else 1
+
+
+def _say_predictions(runs: Sequence[Run], console: Console) -> None:
+    for run in runs:
+        if run.predictions is not None:
+            said = run.predictions
+            console.print(
+                f"note    {run.label}: {said.equal} predictions exact, {said.over} too many, {said.under} too few; "
+                f"{said.predicted_tokens} cached tokens predicted, {said.reported_tokens} reported"
+            )
 
 
 def _say_busy(runs: Sequence[Run], console: Console) -> None:

@@ -19,6 +19,9 @@ class Predictions:
     over: int
     """More was predicted than the worker had."""
     under: int
+    predicted_tokens: int = 0
+    """Cached tokens of all requests, as predicted."""
+    reported_tokens: int = 0
 
     @property
     def right(self) -> float:
