@@ -1,6 +1,7 @@
 """The composition root: the only place that knows all parts. Start, ready, drain, stop."""
 
 import asyncio
+import gc
 import resource
 import signal
 import time
@@ -377,6 +378,7 @@ class App:
             self.warm_start.warm = True
         if self._processes.folder is not None:
             await listen("EPP_GRPC_PORT", self.transport.start(), self.transport.stop, parts)
+        _keep_for_good()
         await self._set_ready(True)
 
     async def _set_ready(self, ready: bool) -> None:
@@ -427,6 +429,12 @@ def stop_signals() -> asyncio.Event:
 
 def _in_force(settings: Settings) -> dict[str, str]:
     return {PREFIX + name.upper(): str(value) for name, value in settings if value is not None}
+
+
+def _keep_for_good() -> None:
+    """Spare the garbage collector what lives as long as the process: its full passes would hold up requests."""
+    gc.collect()
+    gc.freeze()
 
 
 def _allow_all_files() -> None:
