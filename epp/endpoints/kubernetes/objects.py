@@ -114,6 +114,8 @@ class SlicePort(Struct, frozen=True):
 
 class EndpointSlice(Struct, frozen=True):
     metadata: Meta
+    address_type: str = "IPv4"
+    """`IPv4`, `IPv6` or `FQDN`; a Service of both families has slices of each."""
     endpoints: tuple[SliceEndpoint, ...] | None = None
     ports: tuple[SlicePort, ...] | None = None
 

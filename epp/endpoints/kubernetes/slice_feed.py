@@ -49,7 +49,7 @@ class SliceFeed:
     def endpoints(self) -> list[Endpoint]:
         """All endpoints there are now; one that moves between slices may be in two for a while."""
         found: dict[str, Endpoint] = {}
-        for piece in self._slices.values():
+        for piece in self._of_the_family():
             ports = list(self._serving(piece))
             for entry in piece.endpoints or ():
                 if entry.conditions.ready is not False and not entry.conditions.terminating:
@@ -59,6 +59,12 @@ class SliceFeed:
     def at(self, place: Place) -> Endpoint | None:
         """The one of them at `place`."""
         return next((endpoint for endpoint in self.endpoints() if endpoint.place == place), None)
+
+    def _of_the_family(self) -> list[EndpointSlice]:
+        """The slices of the wanted family, else of the one there is: a pod with both must not count twice."""
+        wanted = "IPv6" if self._defaults.ipv6 else "IPv4"
+        routable = [piece for piece in self._slices.values() if piece.address_type in ("IPv4", "IPv6")]
+        return [piece for piece in routable if piece.address_type == wanted] or routable
 
     def _serving(self, piece: EndpointSlice) -> Iterator[int]:
         """The wanted ports, in the order in which they are wanted: a port's place is its rank."""
