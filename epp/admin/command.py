@@ -13,6 +13,7 @@ from rich.table import Table
 from epp.admin.status import Status, decode
 from epp.endpoints.metrics import EngineStatus
 from epp.endpoints.status import EndpointStatus
+from epp.kvcache.causes import ADVICE
 from epp.kvcache.status import RankStatus
 from epp.peers.status import PeerStatus
 
@@ -78,12 +79,19 @@ def _endpoints(status: Status) -> Table:
 
 
 def _knowledge(status: Status) -> Table:
-    ranks = {rank.endpoint: rank for rank in status.kv.ranks}
+    ranks: dict[str, list[RankStatus]] = {}
+    for rank in status.kv.ranks:
+        ranks.setdefault(rank.endpoint, []).append(rank)
     table = Table("endpoint", "load", "cache", title=f"what is known; {status.load.reservations} requests in flight")
     for endpoint in status.pool.endpoints:
-        engine, rank = status.engine_metrics.endpoints.get(endpoint.name), ranks.get(endpoint.name)
+        engine, known = status.engine_metrics.endpoints.get(endpoint.name), ranks.get(endpoint.name, ())
         load = _load(engine) if engine else "only our own picks"
-        table.add_row(endpoint.name, load, _cache(rank) if rank else "only our own picks")
+        cache = [(f"rank {rank.rank}: " if len(known) > 1 else "") + _cache(rank) for rank in known]
+        cause = status.fidelity.causes.get(endpoint.name)
+        if cause is not None:
+            error = status.fidelity.mean_error.get(endpoint.name, 0.0)
+            cache.append(f"predictions are {error:+.0f} tokens off, likely {cause}: {ADVICE[cause]}")
+        table.add_row(endpoint.name, load, "\n".join(cache) or "only our own picks")
     return table
 
 

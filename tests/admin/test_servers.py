@@ -22,8 +22,10 @@ from epp.endpoints.source import Source
 from epp.endpoints.status import pool_status
 from epp.endpoints.suspects import SuspectsStatus
 from epp.extproc.servicer import ExchangeStatus
+from epp.kvcache.causes import Cause
 from epp.kvcache.status import KvStatus, RankStatus
 from epp.prompts.reader import PromptsStatus
+from epp.scheduling.fidelity import FidelityStatus
 
 SETTINGS = {"EPP_GRPC_PORT": "9002"}
 
@@ -38,6 +40,7 @@ class Process:
         self.source = Source("pods")
         self.engines = {}
         self.kv = KvStatus(enabled=False)
+        self.fidelity = FidelityStatus()
 
     def status(self) -> Status:
         waiting = () if self.ready else ("the first list of pods",)
@@ -52,6 +55,7 @@ class Process:
             settings=SETTINGS,
             engine_metrics=MetricsStatus(endpoints=self.engines),
             kv=self.kv,
+            fidelity=self.fidelity,
         )
 
 
@@ -102,21 +106,30 @@ async def test_the_table_tells_load_and_how_sure_the_cache_is(served, capsys, mo
     process.engines = {
         "w0": EngineStatus(age_seconds=0.4, failures=0, error="", queued=2.0, running=5.0, kv_used=0.25),
     }
-    counts = {field.name: 0 for field in fields(RankStatus) if field.type is int or field.type == "int"}
-    told = {
-        "endpoint": "w0",
-        "source": "",
-        "confidence": 0.5,
-        "why": "no replay",
-        "idle_seconds": 3.0,
-        "sequence": None,
-    }
-    rank = RankStatus(**{**counts, **told, "blocks": 77, "connected": True, "complete": False, "skipped": {}})
-    process.kv = KvStatus(enabled=True, ranks=(rank,))
+    process.kv = KvStatus(enabled=True, ranks=(known(blocks=77),))
     assert await ask(url) == 0
     out = capsys.readouterr().out
     assert "5 running, 2 queued, 25% of KV, 0.4 s ago" in out
     assert "77 blocks, 50% sure (no replay), last event 3.0 s ago" in out
+
+
+def known(*, rank: int = 0, blocks: int) -> RankStatus:
+    counts = {field.name: 0 for field in fields(RankStatus) if field.type is int or field.type == "int"}
+    told = {"endpoint": "w0", "source": "", "confidence": 0.5, "why": "no replay", "idle_seconds": 3.0}
+    more = {"sequence": None, "rank": rank, "blocks": blocks, "connected": True, "complete": False, "skipped": {}}
+    return RankStatus(**{**counts, **told, **more})
+
+
+async def test_the_table_tells_of_each_rank_and_why_predictions_are_wrong(served, capsys, monkeypatch):
+    process, url = served
+    monkeypatch.setenv("COLUMNS", "250")
+    process.kv = KvStatus(enabled=True, ranks=(known(rank=0, blocks=77), known(rank=1, blocks=88)))
+    process.fidelity = FidelityStatus(compared=30, mean_error={"w0": -48.0}, causes={"w0": Cause.TOKENIZER})
+    assert await ask(url) == 0
+    out = capsys.readouterr().out
+    assert "rank 0: 77 blocks" in out
+    assert "rank 1: 88 blocks" in out
+    assert "predictions are -48 tokens off, likely other_tokenizer: " in out
 
 
 async def test_an_epp_that_is_not_ready_is_a_no(served, capsys):

@@ -113,7 +113,7 @@ async def check_wire(root: Path, seed: int, requests: int, *, namespaces: bool) 
     """The same over the engine's own sockets: live, joined late by replay, and after a restart."""
     ports = free_ports(2)
     pool = Pool()
-    early, late = (_follow(pool) for _ in range(2))
+    early, late = (follow(pool) for _ in range(2))
     await early.start()
     endpoint = Endpoint(name="w", address="127.0.0.1", port=1, events_port=ports[0], replay_port=ports[1])
     pool.replace([endpoint])
@@ -127,10 +127,10 @@ async def check_wire(root: Path, seed: int, requests: int, *, namespaces: bool) 
             batches += engine.step() is not None
             if draw.random() < 0.1:
                 await asyncio.sleep(0)
-        await _until_equal(early, engine)
+        await until_equal(early, engine)
         if not life:
             await late.start()
-        await _until_equal(late, engine)
+        await until_equal(late, engine)
         engine.close()
     restarts = [knowledge.status().ranks[0].restarts for knowledge in (early, late)]
     lost = [knowledge.status().ranks[0].lost for knowledge in (early, late)]
@@ -151,11 +151,12 @@ async def _started(root: Path, ports: tuple[int, int], seed: int) -> VllmEngine:
     raise AssertionError(f"ports {ports} stay taken")
 
 
-def _follow(pool: Pool) -> KvKnowledge:
+def follow(pool: Pool) -> KvKnowledge:
     return KvKnowledge(pool=pool, index=RunIndex(PrefixKeys()), options=StreamOptions(replay_idle_seconds=1.0))
 
 
-async def _until_equal(knowledge: KvKnowledge, engine: VllmEngine) -> None:
+async def until_equal(knowledge: KvKnowledge, engine: Any) -> None:
+    """Wait until the first rank holds what `engine.truth` says."""
     index = knowledge.index
     assert isinstance(index, RunIndex)
     for _ in range(600):

@@ -110,8 +110,13 @@ def sglang(root: Path) -> types.SimpleNamespace:
 class SglangEngine:
     """One radix cache of `slots` tokens in pages of `page` tokens."""
 
-    def __init__(self, root: Path, *, slots: int, page: int) -> None:
+    def __init__(self, root: Path, *, slots: int, page: int, ports: tuple[int, int] | None = None) -> None:
+        """Without `ports` nothing is published, and `step` only returns the events."""
         self.code = sglang(root)
+        self._publisher = None
+        if ports is not None:
+            live, replay = (f"tcp://*:{port}" for port in ports)
+            self._publisher = self.code.wire.ZmqEventPublisher(attn_dp_rank=0, endpoint=live, replay_endpoint=replay)
         self.page = page
         self._free = slots
         self._names = self.code.recorder.KvEventLoraNames()
@@ -157,7 +162,15 @@ class SglangEngine:
         events = self.tree.kv_events.take()
         if not events:
             return None
-        return msgspec.msgpack.encode(self.code.wire.KVEventBatch(ts=time.time(), events=events))
+        batch = self.code.wire.KVEventBatch(ts=time.time(), events=events)
+        if self._publisher is not None:
+            self._publisher.publish(batch)
+        return msgspec.msgpack.encode(batch)
+
+    def close(self) -> None:
+        """Close the publisher's sockets."""
+        if self._publisher is not None:
+            self._publisher.shutdown()
 
     def truth(self) -> dict[int, int]:
         """Pages of the real tree under each event hash."""

@@ -50,3 +50,5 @@ def test_the_index_is_vllms_cache(version, namespaces, seed):
 def test_the_index_is_sglangs_radix_cache():
     seen = check("check_sglang", str(wheel("sglang", "0.5.23")), "1", "2000")
     assert seen["cached_tokens"]
+    assert seen["resets"]
+    assert seen["restarts"]
