@@ -129,7 +129,8 @@ def _models(status: Status) -> Table:
         state = model.problem or ("fine" if model.chat_template else "no chat template: chats are compared as text")
         table.add_row(" ".join(model.names) or "all", model.origin, state)
     if not status.prompts.models:
-        table.add_row("all", "none", "prefixes are compared as text")
+        asked = status.prompts.render_service
+        table.add_row("all", "none", "engines render" if asked else "prefixes are compared as text")
     return table
 
 

@@ -50,7 +50,10 @@ def models_from_settings(settings: Settings, shared: Shared) -> Models:
     if source is None:
         if settings.chat_template is not None:
             raise SettingsError("EPP_CHAT_TEMPLATE: expected only together with EPP_TOKENIZER_PATH or EPP_TOKENIZER")
-        _log.warning("no tokenizer: prefixes are compared as text", setting="EPP_TOKENIZER_PATH")
+        if settings.render_url is None:
+            _log.warning("no tokenizer: prefixes are compared as text", setting="EPP_TOKENIZER_PATH")
+        else:
+            _log.info("no tokenizer: engines render and tokenise", setting="EPP_RENDER_URL")
         return Models((), adapters)
     entry = _Entry(names=[], tokenizer=source, chat_template=settings.chat_template)
     return Models([_served(entry, variable, settings, shared)], adapters, check_seconds=check)

@@ -69,6 +69,8 @@ class PromptsStatus:
     """Requests by where their token ids came from."""
     without_tokens: dict[str, int] = field(default_factory=dict)
     """Requests without all of their token ids, by reason."""
+    render_service: bool = False
+    """Whether engines are asked for what cannot be done here."""
 
 
 class PromptReader:
@@ -163,6 +165,7 @@ class PromptReader:
             token_cache_limit=cache.limit,
             read=dict(self._read),
             without_tokens=dict(self._without),
+            render_service=self._service is not None,
         )
 
     def close(self) -> None:

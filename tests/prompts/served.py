@@ -1,6 +1,9 @@
 """A running `epp serve`, asked as a gateway asks it."""
 
 import json
+import os
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +45,13 @@ class Served:
 
     def channel(self) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(f"127.0.0.1:{self.environ['EPP_GRPC_PORT']}")
+
+    def shown(self) -> str:
+        """What `epp status` prints."""
+        url = f"http://127.0.0.1:{self.environ['EPP_ADMIN_PORT']}"
+        command = [sys.executable, "-m", "epp.cli", "status", "--url", url]
+        wide = {**os.environ, "COLUMNS": "300"}
+        return subprocess.run(command, capture_output=True, text=True, env=wide, check=True).stdout
 
     def prompts(self):
         """The section of /status."""

@@ -1,12 +1,15 @@
 """`epp tokens` shows text, ids and blocks, and finds the first difference from an engine."""
 
 import json
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from epp.cli import main
+from tests.small_model import TEMPLATE, write_small_model
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "one two three four five six seven eight nine ten"}]}
 
@@ -75,6 +78,37 @@ def test_the_first_difference_from_an_engine_is_found(tokenizer, body, engine, c
     assert (code, differing["difference"]) == (1, 5)
     engine.answer = b"{}"
     assert main(["tokens", body, "--compare", engine.url]) == 3
+
+
+@pytest.fixture
+def simulated(tmp_path):
+    """A running simulated worker, which renders and tokenises by code of its own; its folder and base URL."""
+    folder = write_small_model(tmp_path)
+    command = [sys.executable, "-m", "epp.cli", "simulate", "engine", "--tokenizer", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        yield folder, f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
+        process.terminate()
+
+
+def test_a_running_worker_has_the_same_tokens_until_its_template_is_another(simulated, tmp_path, monkeypatch, capsys):
+    folder, url = simulated
+    monkeypatch.setenv("EPP_TOKENIZER_PATH", str(folder))
+    turns = [
+        {"role": "system", "content": "the file has <|user|> one"},
+        {"role": "user", "content": [{"type": "text", "text": "中文 🙂  \n\n"}, {"type": "text", "text": "1234"}]},
+        {"role": "assistant", "content": "e\u0301"},
+        {"role": "user", "content": "fails " * 3000},
+    ]
+    path = tmp_path / "body.json"
+    for request, api in (({"messages": turns}, "chat/completions"), ({"prompt": "a test, fails"}, "completions")):
+        path.write_text(json.dumps({"model": "simulated", **request}))
+        assert main(["tokens", str(path), "--path", f"/v1/{api}", "--compare", url]) == 0
+        assert "the engine has the same" in capsys.readouterr().out
+    (tmp_path / "other.jinja").write_text(TEMPLATE.replace("<|assistant|>", "<|assistant|> "))
+    monkeypatch.setenv("EPP_CHAT_TEMPLATE", str(tmp_path / "other.jinja"))
+    path.write_text(json.dumps({"model": "simulated", "messages": turns}))
+    assert main(["tokens", str(path), "--compare", url]) == 1
+    assert "the engine differs from token" in capsys.readouterr().out
 
 
 def test_what_is_no_body_is_bad_input(tmp_path, capsys):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import structlog.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -145,12 +146,16 @@ async def test_other_content_types_are_routed_unread(reader):
     assert request.api is Api.UNKNOWN
 
 
-async def test_without_a_tokenizer_requests_are_understood():
-    reader = PromptReader.from_settings(Settings(), CollectorRegistry())
-    request = await read(reader, {"model": "m", "messages": [{"role": "user", "content": "x"}]})
-    reader.close()
+async def test_without_a_tokenizer_requests_are_understood_and_that_is_said_once():
+    with structlog.testing.capture_logs() as said:
+        reader = PromptReader.from_settings(Settings(), CollectorRegistry())
+        for _ in range(3):
+            request = await read(reader, {"model": "m", "messages": [{"role": "user", "content": "x"}]})
+        reader.close()
     assert (request.model, request.prompt.source) == ("m", TokenSource.TEXT)
-    assert reader.status().without_tokens == {"no_tokenizer": 1}
+    assert reader.status().without_tokens == {"no_tokenizer": 3}
+    assert reader.status().models == ()
+    assert [line["event"] for line in said] == ["no tokenizer: prefixes are compared as text"]
 
 
 async def test_without_a_tokenizer_a_shared_beginning_is_a_shared_prefix_of_its_own_namespace():

@@ -42,6 +42,7 @@ async def test_a_pool_with_a_broken_and_a_silent_worker_still_renders(serve, tmp
             return (await read()).get("render", 0) >= REQUESTS
 
         await until(rendered, 90)
+        assert "engines render" in await asyncio.to_thread(served.shown)
     assert asked["good"] >= REQUESTS
     assert asked["broken"] > 0
     assert asked["silent"] > 0

@@ -124,3 +124,10 @@ async def test_each_model_has_its_tokenizer_and_its_files_may_change_under_load(
     for task in loading:
         task.cancel()
     await asyncio.gather(*loading, return_exceptions=True)
+
+
+def test_without_a_tokenizer_the_status_says_so(tmp_path):
+    environ = environment(tmp_path, [8000])
+    with serving(environ) as process:
+        status(environ, process)
+        assert "prefixes are compared as text" in Served(environ, tmp_path).shown()
