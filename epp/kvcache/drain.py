@@ -80,7 +80,9 @@ class Drain:
 
     def _poll(self) -> None:
         for descriptor, _ in self._poller.poll(0, _POLLED_AT_ONCE):
-            self.wake(self._watched[descriptor])
+            work = self._watched.get(descriptor)
+            if work is not None:  # else another thread, which stops its part, has just forgotten it
+                self.wake(work)
 
     def _slice(self) -> None:
         started = time.perf_counter()

@@ -44,6 +44,12 @@ class EnvoyConfig:
     """Port of the ext_proc server on loopback; None: no ext_proc filter, for a baseline."""
     picker_tls: bool = False
     """Speak TLS to the picker; its certificate is not checked, as with most gateways and a self-signed one."""
+    more_picker_ports: tuple[int, ...] = ()
+    """Ports of further replicas of it: streams go to one after the other."""
+    picker_health_seconds: float | None = None
+    """Pause between checks of the replicas' health; None: they are taken to be healthy."""
+    picker_retries: int = 0
+    """How often a stream that could not be opened is tried again, perhaps at another replica."""
     request_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_body: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response_headers: bool = True
@@ -182,7 +188,7 @@ def bootstrap_config(config: EnvoyConfig, nonce: str) -> Json:
     if config.direct_answer is not None:
         listeners.append(_listener("answer", [], None, nonce, config.direct_answer))
     if config.picker_port is not None:
-        clusters.append(_picker("picker", config.picker_port, tls=config.picker_tls))
+        clusters.append(_replicas(config, config.picker_port))
     if config.shadow_port is not None:
         clusters.append(_picker("shadow", config.shadow_port))
     if config.buffer_bytes is not None:
@@ -241,7 +247,7 @@ def _ext_proc(config: EnvoyConfig) -> Json:
         "name": "picker",
         "typed_config": {
             "@type": _type("http.ext_proc.v3.ExternalProcessor"),
-            "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
+            "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}, **_retried(config)},
             "failure_mode_allow": config.failure_mode_allow,
             "observability_mode": config.observability,
             "message_timeout": f"{config.message_timeout_seconds:g}s",
@@ -296,7 +302,25 @@ def _workers(config: EnvoyConfig) -> Json:
     }
 
 
-def _picker(name: str, port: int, *, tls: bool = False) -> Json:
+def _retried(config: EnvoyConfig) -> Json:
+    if not config.picker_retries:
+        return {}
+    retried: Json = {"retry_on": "connect-failure,refused-stream", "num_retries": config.picker_retries}
+    return {"retry_policy": {**retried, "retry_back_off": {"base_interval": "0.01s"}}}
+
+
+def _replicas(config: EnvoyConfig, port: int) -> Json:
+    if config.picker_health_seconds is None:
+        return _picker("picker", port, *config.more_picker_ports, tls=config.picker_tls)
+    pause = f"{config.picker_health_seconds:g}s"
+    check: Json = {"timeout": "5s", "interval": pause, "no_traffic_interval": pause, "unhealthy_threshold": 1}
+    check |= {"healthy_threshold": 1, "unhealthy_interval": pause, "grpc_health_check": {"service_name": "readiness"}}
+    cluster = _picker("picker", port, *config.more_picker_ports, tls=config.picker_tls)
+    # Without one that is healthy, none is asked.
+    return {**cluster, "health_checks": [check], "common_lb_config": {"healthy_panic_threshold": {"value": 0}}}
+
+
+def _picker(name: str, *ports: int, tls: bool = False) -> Json:
     context = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
     secure: Json = {
         "name": "tls",
@@ -305,7 +329,7 @@ def _picker(name: str, port: int, *, tls: bool = False) -> Json:
             "common_tls_context": {"alpn_protocols": ["h2"]},
         },
     }
-    address = {"endpoint": {"address": _loopback(port)}}
+    addresses = [{"endpoint": {"address": _loopback(port)}} for port in ports]
     return {
         "name": name,
         "type": "STATIC",
@@ -313,7 +337,7 @@ def _picker(name: str, port: int, *, tls: bool = False) -> Json:
         "circuit_breakers": _no_breakers(),
         **_http_options({"explicit_http_config": {"http2_protocol_options": {}}}),
         **({"transport_socket": secure} if tls else {}),
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": [address]}]},
+        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": addresses}]},
     }
 
 

@@ -1,6 +1,5 @@
 """What goes wrong around the picker, with real Envoy: no endpoint, dying workers, leaving clients, stopping."""
 
-import json
 import signal
 import socket
 import threading
@@ -11,7 +10,8 @@ from pathlib import Path
 import zmq
 
 from epp.settings import TransportName
-from tests.envoy.chain import Chain, running_chain
+from tests.envoy.chain import running_chain
+from tests.envoy.streamed import everything, first_token, opened
 from tests.waiting import eventually
 
 SLOW = ("--inter-token-ms", "50")
@@ -30,7 +30,7 @@ def test_a_worker_that_dies_takes_only_its_own_requests_along(
     tmp_path: Path, model_folder: Path, carrier: TransportName
 ) -> None:
     with running_chain(tmp_path, model_folder, carrier=carrier, worker_arguments=SLOW) as chain:
-        streams = [opened(chain, max_tokens=60) for _ in range(4)]
+        streams = [opened(chain.envoy.port, max_tokens=60) for _ in range(4)]
         for stream in streams:
             first_token(stream)
         chain.workers[0].process.kill()
@@ -43,7 +43,7 @@ def test_a_worker_that_dies_takes_only_its_own_requests_along(
 
 def test_a_client_that_leaves_frees_its_slot(tmp_path: Path, model_folder: Path, carrier: TransportName) -> None:
     with running_chain(tmp_path, model_folder, carrier=carrier, workers=["w0"], worker_arguments=SLOW) as chain:
-        stream = opened(chain, max_tokens=400)
+        stream = opened(chain.envoy.port, max_tokens=400)
         first_token(stream)
         assert chain.status()["exchanges"]["open"] == 1
         stream.close()
@@ -54,7 +54,7 @@ def test_sigterm_lets_a_running_stream_finish_and_exits_0(
     tmp_path: Path, model_folder: Path, carrier: TransportName
 ) -> None:
     with running_chain(tmp_path, model_folder, carrier=carrier, workers=["w0"], worker_arguments=SLOW) as chain:
-        stream = opened(chain, max_tokens=40)
+        stream = opened(chain.envoy.port, max_tokens=40)
         first_token(stream)
         chain.picker.process.send_signal(signal.SIGTERM)
         assert b"[DONE]" in everything(stream)
@@ -73,35 +73,6 @@ def test_wrong_bytes_where_events_should_come_from_stop_nothing(tmp_path: Path, 
             assert set(statuses) <= {200, 503}
             assert statuses.count(200) >= 4, "the healthy half serves; the ports without a worker are soon avoided"
             assert chain.picker.process.poll() is None
-
-
-def opened(chain: Chain, *, max_tokens: int) -> socket.socket:
-    """A streamed chat whose answer the test reads itself."""
-    raw = json.dumps(
-        {"messages": [{"role": "user", "content": "hi"}], "max_tokens": max_tokens, "stream": True}
-    ).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(raw)}\r\n\r\n"
-    stream = socket.create_connection(("127.0.0.1", chain.envoy.port), timeout=30)
-    stream.sendall(head.encode() + raw)
-    return stream
-
-
-def first_token(stream: socket.socket) -> None:
-    """Read until the answer has begun; headers come before prefill is done."""
-    seen = b""
-    while b"data: " not in seen:
-        part = stream.recv(65536)
-        assert part, seen
-        seen += part
-
-
-def everything(stream: socket.socket) -> bytes:
-    """The rest of what the server sends."""
-    parts = []
-    with stream:
-        while part := stream.recv(65536):
-            parts.append(part)
-    return b"".join(parts)
 
 
 @contextmanager
