@@ -52,6 +52,8 @@ BENCHMARKS = {
         "ingest_1",
         "ingest_8",
         "ingest_64",
+        "ingest_step_store",
+        "ingest_step_removals",
         "memory_entry",
         "memory_entry_1k_8w",
         "memory_entry_1k_64w",

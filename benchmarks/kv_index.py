@@ -14,6 +14,7 @@ import time
 import tracemalloc
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -42,6 +43,8 @@ LOOKUPS = {
 AMONG = "lookup_2048x64_among_1m"
 """The same lookup among a million other blocks; its baseline is without them."""
 INGESTS = {"ingest_1": 1, "ingest_8": 8, "ingest_64": 64}
+STEPS = ("ingest_step_store", "ingest_step_removals")
+"""The longest time without a pause, for a prompt of 131,072 tokens in one event and for 8,192 removals in one batch."""
 MEMORIES = {
     f"memory_entry{suffix}_{workers}w": (entries, workers)
     for suffix, entries in (("_1k", 1_000), ("_100k", 100_000), ("_1m", 1_000_000), ("_4m", 4_000_000))
@@ -58,6 +61,9 @@ def main(rows: Sequence[str]) -> None:
     for name, blocks in INGESTS.items():
         if not rows or name in rows:
             ingest(name, blocks)
+    for name in STEPS:
+        if not rows or name in rows:
+            ingest_step(name, one_store(8192) if name == STEPS[0] else removals(8192))
     if not rows or "memory_entry" in rows:
         report("memory_entry", memory(RunIndex, 1_000_000, 64), "B", memory(NaiveIndex, 1_000_000, 64))
     for name, (entries, workers) in MEMORIES.items():
@@ -225,6 +231,44 @@ def ingest(name: str, event_blocks: int) -> None:
         rounds.append(costs)
     baseline = statistics.median(row[1] for row in rounds)
     report(name, baseline * statistics.median(ours / naive for ours, naive in rounds), "us", baseline)
+
+
+def one_store(blocks: int) -> bytes:
+    """A batch with one event of so many blocks."""
+    draw = random.Random(1)
+    event = {
+        "type": "BlockStored",
+        "block_hashes": [draw.getrandbits(64) for _ in range(blocks)],
+        "parent_block_hash": None,
+        "token_ids": [draw.randrange(129_000) for _ in range(blocks * BLOCK_SIZE)],
+        "block_size": BLOCK_SIZE,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        "extra_keys": [None] * blocks,
+    }
+    return msgspec.msgpack.encode([0.5, [event], 0])
+
+
+def removals(blocks: int) -> bytes:
+    """A batch of so many events, as vLLM sends them when a long prompt takes the blocks of others."""
+    draw = random.Random(2)
+    events = [
+        {"type": "BlockRemoved", "block_hashes": [draw.getrandbits(64)], "medium": "GPU", "group_idx": 0}
+        for _ in range(blocks)
+    ]
+    return msgspec.msgpack.encode([0.5, events, 0])
+
+
+def ingest_step(name: str, payload: bytes) -> None:
+    """The longest step's CPU, the least of all rounds; the baseline is that of all steps together."""
+    longest, whole = [], []
+    for _ in range(ROUNDS):
+        times = [time.thread_time()]
+        times.extend(time.thread_time() for _ in Rank(RunIndex(PrefixKeys()), 0).feed(payload))
+        longest.append(max(after - before for before, after in pairwise(times)))
+        whole.append(times[-1] - times[0])
+    report(name, min(longest) * 1e3, "ms", min(whole) * 1e3)
 
 
 def memory(kind: Callable[[PrefixKeys], BlockIndex], entries: int, workers: int) -> float:
