@@ -197,6 +197,7 @@ class Followed:
             removed=events.removed,
             cleared=events.cleared,
             full_queues=stream.full_queues,
+            passed_over=stream.passed_over,
             faults=stream.faults,
             filled=stream.filled,
             refused=stream.refused,

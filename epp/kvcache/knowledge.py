@@ -23,7 +23,7 @@ from epp.kvcache.prefix_index import Match
 from epp.kvcache.run_index import RunIndex
 from epp.kvcache.snapshot import RankPieces, encode
 from epp.kvcache.sources import Source, configured, connecting
-from epp.kvcache.status import KvStatus
+from epp.kvcache.status import COUNTED, KvStatus
 from epp.kvcache.stream import StreamOptions
 from epp.prompts.prompt import Prompt
 from epp.settings import Settings
@@ -79,6 +79,8 @@ class KvKnowledge:
         self._sample: Callable[[int], EngineSample | None] = lambda _column: None
         self._timer: asyncio.TimerHandle | None = None
         self._followed: dict[int, list[Followed]] = {}
+        self._gone: Counter[str] = Counter()
+        self._gone_skipped: Counter[str] = Counter()
         self._ranks = 0
         """Of all endpoints."""
         self._holding = False
@@ -250,7 +252,7 @@ class KvKnowledge:
     def status(self) -> KvStatus:
         """The section of `/status`."""
         ranks = tuple(followed.status() for followed in self._all())
-        skipped: Counter[str] = Counter()
+        skipped = Counter(self._gone_skipped)
         for rank in ranks:
             skipped.update(rank.skipped)
         counts = self._feeds.drain.counts if self._feeds.drain else None
@@ -258,6 +260,7 @@ class KvKnowledge:
             enabled=self._events,
             ranks=ranks,
             skipped=dict(skipped),
+            gone=dict(self._gone),
             unknown_publishers=self._feeds.central.counts.unknown if self._feeds.central else 0,
             slices=counts.slices if counts else 0,
             full_slices=counts.full_slices if counts else 0,
@@ -342,4 +345,7 @@ class KvKnowledge:
         known = self._followed.pop(column)
         self._ranks -= len(known)
         for followed in known:
+            status = followed.status()
+            self._gone.update({name: getattr(status, name) for name in COUNTED})
+            self._gone_skipped.update(status.skipped)
             followed.close()

@@ -62,25 +62,27 @@ def _gauges(status: KvStatus) -> Iterator[Metric]:
 
 
 def _counters(status: KvStatus) -> Iterator[Metric]:
-    for name, what, values in (
-        ("epp_kv_messages", "Messages read from live sockets.", [r.messages for r in status.ranks]),
-        ("epp_kv_bad_messages", "Messages without the frames of a publisher.", [r.bad_frames for r in status.ranks]),
-        ("epp_kv_batches", "Batches applied in order.", [r.batches for r in status.ranks]),
-        ("epp_kv_batches_replayed", "Batches that came by replay.", [r.replayed for r in status.ranks]),
-        ("epp_kv_batches_lost", "Batches that neither came nor could be replayed.", [r.lost for r in status.ranks]),
-        ("epp_kv_replays", "Replays asked for.", [r.replays for r in status.ranks]),
-        ("epp_kv_replays_failed", "Replays that nobody answered.", [r.replays_failed for r in status.ranks]),
-        ("epp_kv_restarts", "Publishers found to be another process than before.", [r.restarts for r in status.ranks]),
-        ("epp_kv_blocks_stored", "Blocks that events reported as stored.", [r.stored for r in status.ranks]),
-        ("epp_kv_blocks_removed", "Blocks that events reported as removed.", [r.removed for r in status.ranks]),
+    for name, what, field in (
+        ("epp_kv_messages", "Messages read from live sockets.", "messages"),
+        ("epp_kv_bad_messages", "Messages without the frames of a publisher.", "bad_frames"),
+        ("epp_kv_batches", "Batches applied in order.", "batches"),
+        ("epp_kv_batches_replayed", "Batches that came by replay.", "replayed"),
+        ("epp_kv_batches_lost", "Batches that neither came nor could be replayed.", "lost"),
+        ("epp_kv_replays", "Replays asked for.", "replays"),
+        ("epp_kv_replays_failed", "Replays that nobody answered.", "replays_failed"),
+        ("epp_kv_restarts", "Publishers found to be another process than before.", "restarts"),
+        ("epp_kv_blocks_stored", "Blocks that events reported as stored.", "stored"),
+        ("epp_kv_blocks_removed", "Blocks that events reported as removed.", "removed"),
         (
             "epp_kv_blocks_assumed",
             "Blocks taken as held before an event said so.",
-            [r.assumed for r in status.ranks],
+            "assumed",
         ),
-        ("epp_kv_blocks_expired", "Assumed blocks that no event named in time.", [r.expired for r in status.ranks]),
-        ("epp_kv_chains_adopted", "Chains with an unknown parent put in place.", [r.adopted for r in status.ranks]),
-        ("epp_kv_full_queues", "Times that reading paused for the index.", [r.full_queues for r in status.ranks]),
-        ("epp_kv_faults", "Internal faults while indexing a batch.", [r.faults for r in status.ranks]),
+        ("epp_kv_blocks_expired", "Assumed blocks that no event named in time.", "expired"),
+        ("epp_kv_chains_adopted", "Chains with an unknown parent put in place.", "adopted"),
+        ("epp_kv_full_queues", "Times that reading paused for the index.", "full_queues"),
+        ("epp_kv_batches_passed_over", "Live batches left to a replay that waited for its turn.", "passed_over"),
+        ("epp_kv_faults", "Internal faults while indexing a batch.", "faults"),
     ):
-        yield CounterMetricFamily(name, what, sum(values))
+        value = status.gone.get(field, 0) + sum(getattr(rank, field) for rank in status.ranks)
+        yield CounterMetricFamily(name, what, value)

@@ -3,6 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+COUNTED = (
+    *("assumed", "expired", "adopted", "messages", "bad_frames", "batches", "replayed", "lost", "repeated", "restarts"),
+    *("replays", "replays_failed", "stored", "removed", "cleared", "full_queues", "passed_over", "faults"),
+    *("filled", "refused"),
+)
+"""Fields of `RankStatus` that only grow."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStatus:
@@ -44,6 +51,8 @@ class RankStatus:
     removed: int
     cleared: int
     full_queues: int
+    passed_over: int
+    """Live batches that were left to a replay which waited for its turn."""
     faults: int
     filled: int
     """Times that it began with a peer's knowledge or a checkpoint."""
@@ -59,6 +68,9 @@ class KvStatus:
     enabled: bool
     ranks: tuple[RankStatus, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
+    """By reason, over all ranks, those that left included."""
+    gone: Mapping[str, int] = field(default_factory=dict)
+    """Sums of the `COUNTED` fields over ranks that left: without them totals would go back."""
     unknown_publishers: int = 0
     """Messages from engines that connected to us, whose topic names no endpoint of the pool, or several."""
     slices: int = 0

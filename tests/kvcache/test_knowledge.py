@@ -249,6 +249,18 @@ def two_free_ports() -> int:
             return one.getsockname()[1]
 
 
+async def test_totals_do_not_go_back_when_an_endpoint_leaves(world, publisher):
+    registry = CollectorRegistry()
+    KvMetrics(world.knowledge, registry)
+    publisher.publish(batch(stored([1, 2], TOKENS[:8]), {"type": "NeverHeardOf"}))
+    world.follow(publisher)
+    await world.until_cached(8)
+    world.pool.replace([])
+    assert registry.get_sample_value("epp_kv_streams") == 0
+    assert registry.get_sample_value("epp_kv_blocks_stored_total") == 2
+    assert registry.get_sample_value("epp_kv_events_skipped_total", {"reason": "unknown_event"}) == 1
+
+
 async def test_endpoints_are_told_apart(world, publisher):
     other = Publisher()
     try:
