@@ -231,6 +231,21 @@ def test_the_peers_component_shares_load(render: Path, tmp_path: Path):
     shares_load(kustomized(render, tmp_path / "own"))
 
 
+def test_the_chart_guards_the_event_ports_of_both_pools(render: Path):
+    documents = charted(render, "ns", EVERYTHING)
+    values = yaml.safe_load(EVERYTHING.read_text())
+    workers, prefill = (
+        one(documents, "NetworkPolicy", f"epp-{name}")["spec"] for name in ("workers", "prefill-workers")
+    )
+    assert workers["podSelector"]["matchLabels"] == values["pool"]["matchLabels"]
+    assert prefill["podSelector"]["matchLabels"] == values["prefillPool"]["matchLabels"]
+    assert workers["ingress"] == prefill["ingress"]
+    anyone, picker, each_other = workers["ingress"]
+    assert [port["port"] for port in anyone["ports"]] == values["pool"]["targetPorts"]
+    assert [port["port"] for port in picker["ports"]] == values["networkPolicy"]["eventPorts"]
+    assert len(each_other["from"]) == 2
+
+
 def test_base_and_chart_let_in_the_same_callers(render: Path):
     base = one(kustomized(render, MANIFESTS / "base"), "NetworkPolicy", "epp")["spec"]["ingress"]
     chart = one(charted(render, "ns"), "NetworkPolicy", "epp")["spec"]["ingress"]
