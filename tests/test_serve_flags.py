@@ -14,13 +14,15 @@ def environ_of(*flags, **environ):
     return with_flags(parser.parse_args(flags), environ)
 
 
-def test_the_flags_of_the_conformance_manifests():
+def test_the_flags_of_the_conformance_manifests(capsys: pytest.CaptureFixture[str]):
     settings = load_settings(
         environ_of(
             *("--pool-name", "primary-inference-pool", "--pool-namespace", "inference-conformance-app-backend"),
             *("--zap-encoder", "json", "--grpc-port", "9102", "--grpc-health-port", "9103"),
+            *("--v", "4", "--config-file", "/config/conformance-plugins.yaml"),
         )
     )
+    assert "--config-file: a file of another picker's plugins, is not read" in capsys.readouterr().err
     assert settings.pool_name == "primary-inference-pool"
     assert settings.namespace == "inference-conformance-app-backend"
     assert (settings.grpc_port, settings.health_port) == (9102, 9103)

@@ -111,3 +111,8 @@ def _add_live(parser: argparse.ArgumentParser) -> None:
         metavar="COMMAND",
         help="destructive: kills worker {pod} of {namespace}, as 'kubectl delete pod {pod} -n {namespace} --now'",
     )
+    scale = "kubectl scale deployment epp -n {namespace} --replicas"
+    live.add_argument(
+        "--stop-epp-command", metavar="COMMAND", help=f"destructive: stops the EPP, as '{scale} 0'; with the next"
+    )
+    live.add_argument("--start-epp-command", metavar="COMMAND", help=f"starts it again, as '{scale} 2'; always run")

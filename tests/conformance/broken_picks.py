@@ -73,8 +73,10 @@ def ignores_subset(exchange: Exchange, message: ProcessingRequest, answers: Answ
 
 def ignores_list(exchange: Exchange, message: ProcessingRequest, answers: Answers) -> Answers:
     """Takes a hint of one entry only."""
-    hint = exchange.first.metadata_context.filter_metadata["envoy.lb.subset_hint"]
-    if len(hint.fields[f"{DESTINATION}-subset"].list_value.values) > 1:
+    hints = exchange.first.metadata_context.filter_metadata
+    if "envoy.lb.subset_hint" not in hints:  # to look for it would make an empty one
+        return answers
+    if len(hints["envoy.lb.subset_hint"].fields[f"{DESTINATION}-subset"].list_value.values) > 1:
         for answer in picks(answers):
             name_instead(answer, ENDPOINTS[0])
     return answers

@@ -28,7 +28,7 @@ UPSTREAM_CRDS = {
     "sigs.k8s.io/gateway-api": "config/crd/standard",
     "sigs.k8s.io/gateway-api-inference-extension": "config/crd/bases",
 }
-
+UPSTREAM_SUITE = ("sigs.k8s.io/gateway-api-inference-extension/conformance", "resources/base.yaml")
 EXPERIMENTAL = "experimental"
 EXPERIMENTAL_CRDS = {"sigs.k8s.io/gateway-api": "config/crd/experimental/gateway.networking.k8s.io_httproutes.yaml"}
 """Kept apart, in a folder of this name: they have the names of the others."""
@@ -99,6 +99,13 @@ def built(name: str, source: Path, linker_flags: str) -> Path:
     return target
 
 
+def suite() -> Path:
+    """The resources of the Inference Extension's Gateway conformance suite, from its Go module."""
+    module, file = UPSTREAM_SUITE
+    with _locked("suite"):
+        return _module(module) / file
+
+
 def crds() -> Path:
     """A folder with the upstream CRDs of Gateway API and its Inference Extension, taken from their Go modules."""
     wanted = repr((UPSTREAM_CRDS, EXPERIMENTAL_CRDS)).encode()
@@ -137,5 +144,6 @@ def _locked(name: str) -> Iterator[None]:
 
 if __name__ == "__main__":
     crds()
+    suite()
     renderer()
     print(build())

@@ -4,6 +4,7 @@ Kinds of Gateway API and its Inference Extension are checked by their upstream C
 in no Go module that can be had, by the minimal schemas of our own in crds/own.
 """
 
+import argparse
 import copy
 import json
 import subprocess
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from epp.readiness.arguments import add_validate_arguments
+from epp.serve_flags import add_flags, with_flags
 from epp.settings import load_settings
-from tests.kubernetes.build import CRDS, EXPERIMENTAL, crds, renderer
+from tests.kubernetes.build import CRDS, EXPERIMENTAL, crds, renderer, suite
 from tests.kubernetes.cluster import Cluster, load_crds
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -155,6 +158,43 @@ async def test_the_chart_shows_the_failure_mode(full_cluster: Cluster, render: P
     chosen = charted(render, "ns", EVERYTHING)
     assert one(by_default, "InferencePool", "epp")["spec"]["endpointPickerRef"]["failureMode"] == "FailClose"
     assert one(chosen, "InferencePool", "workers")["spec"]["endpointPickerRef"]["failureMode"] == "FailOpen"
+
+
+async def test_the_conformance_suite_with_this_picker(full_cluster: Cluster, render: Path, tmp_path: Path):
+    """The component over the suite's own resources, as docs/conformance.md says; each EPP serves the pool it is for."""
+    _copy(MANIFESTS / "conformance", tmp_path / "component")
+    (tmp_path / "suite").mkdir()
+    (tmp_path / "suite" / "base.yaml").write_bytes(suite().read_bytes())
+    images = [{"name": "epp", "newName": "registry.example/epp", "newTag": "1"}]
+    own = {"resources": ["base.yaml"], "components": ["../component"], "images": images}
+    (tmp_path / "suite" / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    documents = kustomized(render, tmp_path / "suite")
+    pools = {it["metadata"]["name"] for it in documents if it["kind"] == "InferencePool"}
+    pickers = [it for it in documents if it["kind"] == "Deployment" and "endpoint-picker" in it["metadata"]["name"]]
+    assert len(pickers) == len(pools) == 5
+    for picker in pickers:
+        (container,) = picker["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == "registry.example/epp:1"
+        assert container["command"] == ["epp", "serve"]
+        parser = argparse.ArgumentParser()
+        add_flags(parser)
+        environ = {one["name"]: one["value"] for one in container["env"]}
+        settings = load_settings(with_flags(parser.parse_args(container["args"]), environ))
+        assert settings.pool_name in pools
+        pools.remove(settings.pool_name)
+        assert settings.conformance_hooks
+        assert container["readinessProbe"]["grpc"] == {"port": settings.health_port, "service": "inference-extension"}
+    await apply(full_cluster, [it for it in documents if it["kind"] not in CLUSTER_WIDE])
+
+
+def test_the_aicr_catalogue_names_options_that_exist():
+    catalogue = yaml.safe_load((MANIFESTS / "aicr" / "catalogue.yaml").read_text())
+    (entry,) = catalogue["validators"]
+    command, *options = entry["args"]
+    parser = argparse.ArgumentParser()
+    add_validate_arguments(parser)
+    assert command == "validate"
+    assert parser.parse_args(options).aicr
 
 
 async def test_a_mistake_in_a_manifest_is_found(full_cluster: Cluster, render: Path):

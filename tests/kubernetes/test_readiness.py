@@ -19,14 +19,21 @@ from tests.envoy.chain import worker_options
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.readiness import CRDS, apply, named, put
 from tests.kubernetes.test_rights import grant, token
+from tests.readiness.live import ADDRESSES, placed
 from tests.readiness.translator import translate
-from tests.readiness.world import World, healthy, one
+from tests.readiness.world import World, one
 from tests.small_model import write_small_model
 from tests.waiting import free_port
 
 pytestmark = pytest.mark.envoy
-ADDRESSES = {"w0": "127.0.0.2", "w1": "127.0.0.3", "epp-1": "127.0.0.1"}
-NOT_HERE = {3: "no constraint", 40: "overload", 43: "plain workers", 47: "name a plane", 57: "stopped", 59: "sidecar"}
+NOT_HERE = {
+    3: "no constraint",
+    40: "overload",
+    43: "plain workers",
+    47: "name a plane",
+    57: "--stop-epp-command",
+    59: "no prefill workers",
+}
 """Checks that have nothing to look at in this chain, and a word of the reason."""
 
 
@@ -82,20 +89,8 @@ async def stage(
 
 
 def world_at_work(namespace: str, port: int) -> World:
-    """The healthy world, at the addresses where its parts really run."""
-    world = named(healthy(), namespace)
-    one(world, "inference_pools", "pool")["spec"]["targetPorts"] = [{"number": port}]
-    route = one(world, "http_routes", "chat")["spec"]["rules"][0]
-    route["matches"] = [{"path": {"type": "PathPrefix", "value": "/v1"}}]
-    route["backendRefs"][0].pop("port")
-    world["config_maps"][0]["data"] |= {"EPP_SECURE_SERVING": "false", "EPP_KV_EVENTS": "false"}
-    world["roles"], world["role_bindings"] = [], []  # the base's own are applied instead
-    for name, address in ADDRESSES.items():
-        pod = one(world, "pods", name)
-        pod["status"] |= {"podIP": address, "podIPs": [{"ip": address}]}
-        if name != "epp-1":
-            pod["spec"]["containers"][0]["ports"] = [{"containerPort": port}]
-    return world
+    """The healthy world, at the addresses where its parts really run, with the base's own rights."""
+    return named(placed(port), namespace) | {"roles": [], "role_bindings": []}
 
 
 def killer(folder: Path, victims: dict[str, int]) -> Path:

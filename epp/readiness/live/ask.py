@@ -9,13 +9,13 @@ import aiohttp
 
 from epp.conformance import address
 from epp.readiness.chain import Chain
-from epp.readiness.live import perf, probe, traffic, untried
+from epp.readiness.live import breaking, disaggregated, perf, probe, traffic
 from epp.readiness.live.check import not_asked, run_live
 from epp.readiness.live.lab import Demands, Lab, Places
 from epp.readiness.rule import Result
 from epp.readiness.usage import UsageError
 
-TRAFFIC = (*traffic.CHECKS, *untried.CHECKS)
+TRAFFIC = (*traffic.CHECKS, *disaggregated.CHECKS, *breaking.CHECKS)
 LIVE = tuple(check for check in (*probe.CHECKS, *TRAFFIC) if check.rule.number != probe.handshake.rule.number)
 
 
@@ -45,6 +45,11 @@ def check_usage(arguments: argparse.Namespace) -> None:
             address.target(place)
     except address.AddressError as problem:
         raise UsageError(f"--epp, --health: {problem}") from None
+    if (arguments.stop_epp_command is None) != (arguments.start_epp_command is None):
+        raise UsageError("--stop-epp-command, --start-epp-command: expected both or none")
+    destructive = arguments.kill_command or arguments.stop_epp_command
+    if destructive and not arguments.traffic:
+        raise UsageError("--kill-command, --stop-epp-command: expected --traffic too")
     if arguments.api_key_env and not os.environ.get(arguments.api_key_env):
         raise UsageError(f"--api-key-env {arguments.api_key_env}: the variable is not set")
 
@@ -83,6 +88,8 @@ def _demands(arguments: argparse.Namespace) -> Demands:
         requests=arguments.requests,
         wait_seconds=arguments.wait,
         kill_command=arguments.kill_command,
+        stop_command=arguments.stop_epp_command,
+        start_command=arguments.start_epp_command,
         perf_seconds=arguments.perf,
         api_key=os.environ.get(arguments.api_key_env) if arguments.api_key_env else None,
     )

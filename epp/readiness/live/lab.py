@@ -56,6 +56,10 @@ class Demands:
     """Wait for the chain to answer at all, and to heal."""
     kill_command: str | None = None
     """Command that kills the worker `{pod}` of `{namespace}`."""
+    stop_command: str | None = None
+    """Command that stops every EPP of the pool in `{namespace}`."""
+    start_command: str | None = None
+    """Command that starts them again."""
     perf_seconds: float = 0.0
     """Length of the load; 0: none."""
     perf_parallel: int = 8

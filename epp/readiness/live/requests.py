@@ -12,8 +12,12 @@ import aiohttp
 
 from epp.readiness.chain import UnreadableError
 from epp.readiness.live.lab import Lab
+from epp.readiness.snapshot.core_objects import Pod
 
 MOST_BYTES = 1024 * 1024
+"""Of an answer that are read."""
+MOST_PAGE_BYTES = 32 * MOST_BYTES
+"""Of a metrics page; a larger one is refused, since sums over a part of it would be wrong."""
 COUNTERS = (
     "epp_exchanges_total",
     "dynamo_epp_requests_total",
@@ -30,6 +34,7 @@ OWN_HEADERS = {
     "x-dynamo-routing-mode": "aggregated",
 }
 """What a client could set to name a worker itself."""
+_RESULTS = re.compile(r'^epp_disaggregation_total\{result="(\w+)"\} +([0-9.eE+-]+)', re.MULTILINE)
 _SAMPLE = re.compile(r"^([\w:]+)(?:\{[^}]*\})? +([0-9.eE+-]+)", re.MULTILINE)
 
 
@@ -115,10 +120,15 @@ async def picker_count(lab: Lab) -> float:
     return total
 
 
-async def served_counts(lab: Lab) -> dict[str, float]:
-    """Finished requests by endpoint `ip:port`. Raises UnreadableError when an engine does not count."""
+async def served_counts(lab: Lab, *, without: Pod | None = None) -> dict[str, float]:
+    """Finished requests by endpoint `ip:port`, but for those of `without`.
+
+    Raises UnreadableError when an engine does not count.
+    """
     counts: dict[str, float] = {}
-    for place in lab.endpoints():
+    for place, pod in lab.endpoints().items():
+        if pod is without:
+            continue
         samples = await _samples(lab, f"http://{place}/metrics")
         found = next((samples[name] for name in SERVED if name in samples), None)
         if found is None:
@@ -127,14 +137,16 @@ async def served_counts(lab: Lab) -> dict[str, float]:
     return counts
 
 
-async def served_since(lab: Lab, before: Mapping[str, float], wanted: int = 1) -> dict[str, float]:
+async def served_since(
+    lab: Lab, before: Mapping[str, float], wanted: int = 1, *, without: Pod | None = None
+) -> dict[str, float]:
     """Who served how many since `before`; waits a little for `wanted`, as engines count after they answer.
 
     Raises UnreadableError.
     """
     served: dict[str, float] = {}
     for _ in range(20):
-        after = await served_counts(lab)
+        after = await served_counts(lab, without=without)
         rises = {place: after[place] - before.get(place, 0.0) for place in after}
         served = {place: rise for place, rise in rises.items() if rise > 0}
         if sum(served.values()) >= wanted:
@@ -143,19 +155,48 @@ async def served_since(lab: Lab, before: Mapping[str, float], wanted: int = 1) -
     return served
 
 
+async def disaggregations(lab: Lab) -> dict[str, float]:
+    """How the EPP has served requests of a pool with prefill workers, by result. Raises UnreadableError."""
+    counts: dict[str, float] = {}
+    for url in lab.metrics_places():
+        for result, value in _RESULTS.findall(await _page(lab, url)):
+            counts[result] = counts.get(result, 0.0) + float(value)
+    return counts
+
+
+async def disaggregated_since(lab: Lab, before: Mapping[str, float]) -> set[str]:
+    """The results that were counted since; none after a wait: the EPP does not count. Raises UnreadableError."""
+    for _ in range(10):
+        after = await disaggregations(lab)
+        risen = {result for result, count in after.items() if count > before.get(result, 0.0)}
+        if risen:
+            return risen
+        await asyncio.sleep(0.1)
+    return set()
+
+
 async def _samples(lab: Lab, url: str) -> dict[str, float]:
     """Sums of samples by metric. Raises UnreadableError."""
+    sums: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(await _page(lab, url)):
+        sums[name] = sums.get(name, 0.0) + float(value)
+    return sums
+
+
+async def _page(lab: Lab, url: str) -> str:
+    """The metrics of a process as text. Raises UnreadableError."""
     try:
         async with lab.session.get(url, timeout=aiohttp.ClientTimeout(total=5)) as answer:
             if not answer.ok:
                 raise UnreadableError(f"{url} answers {answer.status}")
-            text = (await answer.content.read(8 * MOST_BYTES)).decode(errors="replace")
+            data = bytearray()
+            async for chunk in answer.content.iter_any():
+                data += chunk
+                if len(data) > MOST_PAGE_BYTES:
+                    raise UnreadableError(f"{url} tells more than {MOST_PAGE_BYTES} bytes")
+            return data.decode(errors="replace")
     except (aiohttp.ClientError, OSError, TimeoutError) as problem:
         raise UnreadableError(f"{url} cannot be read: {str(problem) or type(problem).__name__}") from None
-    sums: dict[str, float] = {}
-    for name, value in _SAMPLE.findall(text):
-        sums[name] = sums.get(name, 0.0) + float(value)
-    return sums
 
 
 @dataclass(frozen=True, slots=True)
