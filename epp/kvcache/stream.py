@@ -41,6 +41,9 @@ class StreamOptions:
     replay_idle_seconds: float = 2.0
     mend_seconds: float = 30.0
     """Between tries to mend what replays without an answer left."""
+    heartbeat_seconds: float = 5.0
+    silent_seconds: float = 15.0
+    """Without any answer to heartbeats, after which a connection counts as broken."""
     replays_at_once: int = 32
     """Replays that are read at the same time, over all streams: each may bring the publisher's whole buffer."""
     max_held: int = 20_000
@@ -407,5 +410,5 @@ def harden(socket: zmq.Socket[bytes], options: StreamOptions) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, options.max_message_bytes)
     socket.setsockopt(zmq.RECONNECT_IVL, 200)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 5_000)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, 5_000)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15_000)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, int(options.heartbeat_seconds * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(options.silent_seconds * 1000))
