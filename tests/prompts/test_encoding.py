@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import tracemalloc
 from time import perf_counter
 
 import numpy as np
@@ -181,6 +182,24 @@ async def test_lone_surrogates_are_an_error_of_the_text(make):
     for text in ("\ud800", "\ud800" + TEXT):
         with pytest.raises(UnicodeEncodeError):
             await encoding.encode(text)
+
+
+def test_the_cache_counts_the_bytes_that_it_takes():
+    text = "".join(f"The {i} quick brown foxes — some of them — jump over the {i}th lazy dog. " for i in range(8000))
+    deepseek = encoder("deepseek")
+    chunks = Cutter(safe_rules(deepseek)).cut(text)
+    tracemalloc.start()
+    cache = ChunkCache(1 << 30)
+    before, _ = tracemalloc.get_traced_memory()
+    for at in range(0, len(chunks), 8):
+        group = [chunk[:-1] + chunk[-1] for chunk in chunks[at : at + 8]]
+        for chunk, ids in zip(group, deepseek.encode_all(group), strict=True):
+            cache.put((0, chunk), ids)
+    del group, chunk, ids
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert len(cache) > 200
+    assert 0.9 < taken / cache.bytes < 1.1
 
 
 def test_the_cache_stays_within_its_bytes_and_forgets_the_least_recent():
