@@ -21,7 +21,8 @@ class EngineSample:
     kv_used: float | None = None
     """Share of the KV blocks in use, 0..1."""
     progress: float | None = None
-    """Prompt and answer tokens since the engine's start: it stands still when the engine does."""
+    """Prompt and answer tokens since the engine's start, told while requests wait: it stands still when the engine
+    does."""
     block_size: int | None = None
     blocks: int | None = None
     """KV blocks of the cache."""

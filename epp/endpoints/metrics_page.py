@@ -118,12 +118,12 @@ class PageReader:
         if self._shape is None:
             self._shape = self._cache_shape()
         running, waiting, most = self._adapters(names.adapters)
-        moved = [total for family in names.progress if (total := self._total(family, b"", sum)) is not None]
+        queued = self._total(*names.queued, sum)
         sample = EngineSample(
-            queued=self._total(*names.queued, sum),
+            queued=queued,
             running=self._total(*names.running, sum),
             kv_used=self._used(),
-            progress=sum(moved) if moved else None,
+            progress=self._progress() if queued else None,
             block_size=self._shape[0],
             blocks=self._shape[1],
             adapters=running,
@@ -169,6 +169,10 @@ class PageReader:
             if value is not None:
                 values.append(value)
         return combine(values) if values else None
+
+    def _progress(self) -> float | None:
+        moved = [total for family in self._names.progress if (total := self._total(family, b"", sum)) is not None]
+        return sum(moved) if moved else None
 
     def _used(self) -> float | None:
         for family, label in self._names.kv_used:
