@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+import traceback
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,6 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
         return complain(Exit.BAD_INPUT, f"{problem.filename}: {problem.strerror}")
     except NO_ANSWER as problem:
         return complain(Exit.UNDECIDED, str(problem))
+    except Exception as problem:  # noqa: BLE001 - Python's own exit code of a crash, 1, would say not ready
+        traceback.print_exc()
+        return complain(Exit.UNDECIDED, f"internal: {type(problem).__name__}: {problem}")
     return exit_code(asked.results)
 
 
@@ -68,6 +72,10 @@ def _run_for_aicr(arguments: argparse.Namespace) -> int:
     except (*BAD_INPUT, *NO_ANSWER, OSError) as problem:
         contract.leave_message(str(problem))
         return complain(contract.OTHER, str(problem))
+    except Exception as problem:  # noqa: BLE001 - Python's own exit code of a crash, 1, would be a verdict to AICR
+        contract.leave_message(f"internal: {type(problem).__name__}: {problem}")
+        traceback.print_exc()
+        return contract.OTHER
     seen = outcome(arguments, chain, snapshot, asked)
     for line in contract.lines(seen, given):
         print(line)  # noqa: T201 - evidence goes to stdout

@@ -24,12 +24,15 @@ def aicr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     recipe.write_bytes(RECIPE)
     monkeypatch.setenv("AICR_RECIPE_PATH", str(recipe))
     monkeypatch.setenv("AICR_RUN_ID", "run-1")
+    monkeypatch.setenv("AICR_VALIDATOR_NAME", "epp-readiness")
+    monkeypatch.setenv("AICR_VALIDATOR_PHASE", "conformance")
 
     def run(world: World, **more) -> tuple[int, str]:
         file = tmp_path / "snapshot.yaml"
         file.write_bytes(files.to_yaml(seal(body_of(world, **more))))
         return main(["validate", "--aicr", "-s", str(file)]), log.read_text()
 
+    run.log = log
     return run
 
 
@@ -38,7 +41,7 @@ def test_passed_with_evidence(aicr, capsys: pytest.CaptureFixture[str]):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "no fault found offline"
     assert "the recipe's own checks, judged by AICR: inference-gateway, dra-support" in lines
-    assert any("run-1" in line for line in lines)
+    assert "AICR run: run-1, check: conformance/epp-readiness, snapshot: none mounted" in lines
     assert max(map(len, lines)) <= 512
 
 
@@ -64,6 +67,29 @@ def test_skipped_only_where_nothing_applies(aicr):
     code, message = aicr(healthy(), unread={"pods": State.DENIED})
     assert code == 3
     assert message.startswith("inconclusive")
+
+
+def test_a_misspelt_option_is_other(aicr, capsys: pytest.CaptureFixture[str]):
+    """Exit code 2 would say skipped."""
+    assert main(["validate", "--aicr", "--naemspace", "llm"]) == 3
+    assert "unrecognized arguments: --naemspace" in capsys.readouterr().err
+    assert aicr.log.read_text() == "the check's own options are wrong: see its log"
+    with pytest.raises(SystemExit, match="2"):
+        main(["validate", "--naemspace", "llm"])
+
+
+def test_a_crash_is_other(aicr, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Exit code 1 would say failed."""
+
+    def crash(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("\u00e9" * 5000)
+
+    monkeypatch.setattr("epp.readiness.command.find", crash)
+    code, message = aicr(healthy())
+    assert code == 3
+    assert message.startswith("internal: ZeroDivisionError: \u00e9")
+    assert 4090 < len(message.encode()) <= 4096
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_broken_mount_is_other(aicr, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):

@@ -34,6 +34,8 @@ class Mounted:
     snapshot: str | None
     """Path of AICR's snapshot, which holds no Gateway objects; only told in the evidence."""
     run_id: str
+    check: str
+    """Name and phase by which AICR's catalogue calls the check."""
 
 
 def mounted(environ: Mapping[str, str] = os.environ) -> Mounted:
@@ -46,6 +48,7 @@ def mounted(environ: Mapping[str, str] = os.environ) -> Mounted:
         recipe=read_recipe(recipe) if Path(recipe).exists() else None,
         snapshot=snapshot if Path(snapshot).exists() else None,
         run_id=environ.get("AICR_RUN_ID", ""),
+        check="/".join(environ.get(f"AICR_VALIDATOR_{part}", "-") for part in ("PHASE", "NAME")),
     )
 
 
@@ -66,7 +69,7 @@ def lines(outcome: Outcome, given: Mounted) -> list[str]:
         outcome.headline,
         f"chain: {outcome.chain}",
         f"digest: {outcome.digest}, captured {outcome.captured_at}",
-        f"AICR run: {given.run_id or '-'}, snapshot: {given.snapshot or 'none mounted'}",
+        f"AICR run: {given.run_id or '-'}, check: {given.check}, snapshot: {given.snapshot or 'none mounted'}",
     ]
     if given.recipe is not None and given.recipe.checks:
         head.append(f"the recipe's own checks, judged by AICR: {', '.join(given.recipe.checks)}")
@@ -84,4 +87,9 @@ def leave_message(text: str) -> None:
     """Write the message where Kubernetes looks for it; outside of a pod there is no such file."""
     with contextlib.suppress(OSError):
         if Path(TERMINATION_LOG).exists():
-            Path(TERMINATION_LOG).write_bytes(text.encode()[:MOST_MESSAGE])
+            Path(TERMINATION_LOG).write_bytes(_within(text))
+
+
+def _within(text: str) -> bytes:
+    """UTF-8 of the text, cut between two characters."""
+    return text.encode()[:MOST_MESSAGE].decode(errors="ignore").encode()
