@@ -70,6 +70,7 @@ BENCHMARKS = {
     "decision": ("decision_64", "decision_1000"),
     "idle": ("idle_100",),
     "kube": ("kube_event", "kube_list_1000", "kube_gone_delay"),
+    "replicas": ("replica_share", "processes_cpu", "processes_rate"),
     "dead": ("dead_kill_failures", "dead_kill_pick", "dead_hole_pick", "dead_blind_pick"),
     "robustness": (
         "robust_plain",

@@ -1,12 +1,15 @@
 """Two replicas behind real Envoy: restarted one after the other, killed, and what clients see of it."""
 
+import re
 import signal
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from epp.settings import TransportName
+from tests.envoy.chain import running_chain
 from tests.envoy.replicas import Clients, ask, get, running_world
 from tests.envoy.streamed import everything, first_token, opened
 from tests.waiting import eventually
@@ -99,3 +102,25 @@ def test_without_any_replica_the_failure_mode_decides_for_requests_without_a_bod
         assert get(world.envoy.port, "/v1/models") == (503 if fails_open else 500)
         world.replicas.start(0)
         eventually(lambda: ask(world.envoy.port, "again").status == 200, 60)
+
+
+@pytest.mark.slow
+def test_a_proxy_with_one_connection_is_spread_over_processes_by_few_streams_on_each(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    settings = {"EPP_PROCESSES": "2", "EPP_MAX_CONNECTION_STREAMS": "1", "EPP_TRANSPORT": "http2"}
+    slow = ("--inter-token-ms", "50")
+    with running_chain(tmp_path, model_folder, settings=settings, worker_arguments=slow) as chain:
+        eventually(lambda: all(each["ready"] for each in chain.status()["processes"]), 120)
+        streams = []
+        for _ in range(14):
+            # One after the other: the proxy knows the limit when a connection is up, and not before.
+            streams.append(opened(chain.envoy.port, max_tokens=900))
+            first_token(streams[-1])
+        page = (
+            urllib.request.urlopen(f"http://127.0.0.1:{chain.picker.metrics_port}/metrics", timeout=30).read().decode()
+        )
+        used = re.findall(r'epp_exchanges_open\{process="(\d)"\} ([1-9]\d*)', page)
+        assert len(used) == 2, used
+        for stream in streams:
+            stream.close()

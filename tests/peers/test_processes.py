@@ -20,7 +20,9 @@ from tests.waiting import eventually, free_ports
 pytestmark = pytest.mark.timeout(300)
 
 SILENCE_SECONDS = 2.0
-NAMESPACES = ("epp-peers-a", "epp-peers-b")
+_ANSWER_SECONDS = 120.0
+"""Much longer than a start takes, as a busy machine is no failure."""
+NAMESPACES = (f"epp-peers-{os.getpid()}-a", f"epp-peers-{os.getpid()}-b")
 
 
 class Speaker:
@@ -37,7 +39,7 @@ class Speaker:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(command) + "\n")
-        assert select.select([self.process.stdout], [], [], 60)[0], "no answer"
+        assert select.select([self.process.stdout], [], [], _ANSWER_SECONDS)[0], "no answer"
         return json.loads(self.process.stdout.readline())
 
     def in_flight(self) -> list[int]:
@@ -81,7 +83,7 @@ def speaking(
             speakers.append(Speaker(settings[i], version, before[i] if before else ()))
             stack.callback(speakers[-1].kill)
         try:
-            eventually(lambda: all(each.hears() == len(versions) - 1 for each in speakers), 60)
+            eventually(lambda: all(each.hears() == len(versions) - 1 for each in speakers), 120)
         except AssertionError:
             print(*(each.ask() for each in speakers), sep="\n")
             raise

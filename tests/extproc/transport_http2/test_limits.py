@@ -95,6 +95,24 @@ def test_resets_that_the_peer_provokes_are_counted_too():
     send_until_refused(peer, lambda n: peer.headers(2 * n + 1, malformed), at_most=100)
 
 
+def test_a_limit_counts_once_the_peer_has_acknowledged_it():
+    peer = Peer(SMALL, greet=False)
+    peer.send(frames.PREFACE, frames.settings({}))
+    for n in range(8):
+        peer.send(peer.headers(2 * n + 1))
+    assert reset_codes(peer.answers()) == []
+    peer.send(frame(FrameType.SETTINGS, frames.ACK, 0), peer.headers(17))
+    assert reset_codes(peer.answers()) == [(17, ErrorCode.REFUSED_STREAM)]
+
+
+def test_who_never_acknowledges_gets_no_endless_number_of_streams():
+    peer = Peer(SMALL, greet=False)
+    peer.send(frames.PREFACE, frames.settings({}))
+    for n in range(1025):
+        peer.send(peer.headers(2 * n + 1))
+    assert reset_codes(peer.answers()) == [(2049, ErrorCode.REFUSED_STREAM)]
+
+
 def test_a_stream_above_the_limit_is_refused_and_the_others_live():
     peer = Peer(SMALL)
     calls = [peer.open(2 * n + 1) for n in range(5)]

@@ -23,6 +23,9 @@ Accept = Callable[["Connection", Stream, RequestHead], Receiver]
 
 _DEFAULT_WINDOW = 65_535
 _GOAWAY_SIZE = 8
+_MOST_UNTOLD = 1024
+"""Streams that a peer may open before it has acknowledged a lower limit (RFC 9113 6.5.3): a proxy that opens a
+connection for a burst of requests cannot know it yet."""
 
 
 class Connection:
@@ -211,7 +214,8 @@ class Connection:
         self._served_id = block.stream_id
         if block.self_dependent:
             raise H2StreamError(ErrorCode.PROTOCOL_ERROR, "stream that depends on itself")
-        if len(self.streams) >= self._limits.streams:
+        most = self._limits.streams if self._governance.acknowledged else max(self._limits.streams, _MOST_UNTOLD)
+        if len(self.streams) >= most:
             raise H2StreamError(ErrorCode.REFUSED_STREAM, "too many streams")
         stream = Stream(
             block.stream_id,
