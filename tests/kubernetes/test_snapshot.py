@@ -25,6 +25,9 @@ async def gateway_api(cluster: Cluster, upstream_crds: list[dict]) -> Cluster:
     return cluster
 
 
+SECRET = "s3cr3t-4711"
+
+
 async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "epp.cli", *arguments]
     return await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
@@ -46,6 +49,29 @@ async def test_the_admin_sees_all(gateway_api: Cluster, tmp_path: Path):
     assert body.sections.destination_rules.state is State.ABSENT
     assert body.platform.server_version.startswith("v1.")
     assert "v1" in body.platform.api_groups["gateway.networking.k8s.io"]
+
+
+async def test_no_secret_leaves_the_cluster(gateway_api: Cluster, tmp_path: Path):
+    """As an admin, who could read all of them."""
+    where = f"/api/v1/namespaces/{gateway_api.namespace}"
+    await gateway_api.create(f"{where}/secrets", {"metadata": {"name": "s"}, "stringData": {"token": SECRET}})
+    data = {"EPP_POOL_NAME": "pool", "EPP_API_KEY": SECRET, "notes": SECRET}
+    await gateway_api.create(f"{where}/configmaps", {"metadata": {"name": "c"}, "data": data})
+    container = {
+        "name": "epp",
+        "image": "epp",
+        "args": ["serve", f"--api-key={SECRET}", "--token", SECRET],
+        "env": [{"name": "HF_TOKEN", "value": SECRET}],
+        "envFrom": [{"configMapRef": {"name": "c"}}, {"secretRef": {"name": "s"}}],
+    }
+    meta = {"name": "epp", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": SECRET}}
+    await gateway_api.create(f"{where}/pods", {"metadata": meta, "spec": {"containers": [container]}})
+    kubeconfig = str(gateway_api.server.kubeconfig(tmp_path / "kubeconfig"))
+    for form in ("yaml", "json"):
+        done = await run("snapshot", "--kubeconfig", kubeconfig, "-n", gateway_api.namespace, "--format", form)
+        assert done.returncode == 0
+        assert "HF_TOKEN" in done.stdout
+        assert SECRET not in done.stdout
 
 
 async def test_what_may_not_be_read_is_denied(gateway_api: Cluster, tmp_path: Path):
