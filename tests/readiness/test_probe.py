@@ -1,18 +1,20 @@
 """`--probe` over real sockets: a picker or worker with one fault is named by its check; a good one raises no alarm."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
 import pytest
+import trustme
 from aiohttp import web
 
 from epp.readiness.live.ask import LIVE
 from epp.readiness.rule import Mode
 from tests.conformance import broken_bodies, broken_picks
 from tests.conformance.correct import ENDPOINTS, Fault, serving
-from tests.readiness import variants
+from tests.readiness import test_gateways, variants
 from tests.readiness.live import ADDRESSES, Judged, placed, validate_beside
 from tests.readiness.world import World
 from tests.waiting import free_port
@@ -47,9 +49,11 @@ async def workers(port: int, models: object = MODELS, status: int = 200) -> Asyn
     await runner.cleanup()
 
 
-async def probed(world: World, folder: Path, port: int, fault: Fault, *options: str) -> Judged:
+async def probed(
+    world: World, folder: Path, port: int, fault: Fault, *options: str, tls: grpc.ServerCredentials | None = None
+) -> Judged:
     endpoints = (f"{ADDRESSES['w0']}:{port}", f"{ADDRESSES['w1']}:{port}")
-    async with serving(fault, endpoints) as listening:
+    async with serving(fault, endpoints, tls=tls) as listening:
         at = f"127.0.0.1:{listening}"
         return await validate_beside(world, folder, "--probe", "--epp", at, "--health", at, *options)
 
@@ -102,6 +106,33 @@ async def test_what_it_speaks_counts_not_what_objects_say(tmp_path: Path):
         judged = await probed(world, tmp_path, port, Fault())
     assert judged.headline.startswith("not ready: 35 ")
     assert "speaks plain text, gateway expects TLS" in judged.headline
+
+
+@pytest.mark.parametrize(
+    ("gateway", "says"),
+    [
+        (test_gateways.agentgateway, None),
+        (test_gateways.istio, None),
+        (test_gateways.istio_in_plain_text, "speaks TLS, gateway expects plain text"),
+        (test_gateways.kgateway, None),
+        (test_gateways.nginx, None),
+    ],
+)
+async def test_a_picker_that_speaks_tls(gateway: Callable[[World], None], says: str | None, tmp_path: Path):
+    port = free_port()
+    world = placed(port)
+    world["config_maps"][0]["data"]["EPP_SECURE_SERVING"] = "true"
+    gateway(world)
+    pair = trustme.CA().issue_cert("epp.llm.svc")
+    tls = grpc.ssl_server_credentials([(pair.private_key_pem.bytes(), pair.cert_chain_pems[0].bytes())])
+    async with workers(port):
+        judged = await probed(world, tmp_path, port, Fault(), tls=tls)
+    if says is None:
+        assert judged.alarms() == {}
+        assert "speaks TLS" in judged.found[35][1]
+    else:
+        assert judged.headline.startswith("not ready: 35 ")
+        assert says in judged.headline
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ class Lab:
         if target not in self.kit:
             plan = Plan(
                 target=address.target(target),
-                health=address.target(health),
+                health=None if health == target else address.target(health),  # at one port: with its TLS
                 described=Described(endpoints=tuple(self.endpoints()), model=self.demands.model or "conformance"),
                 limits=Limits(seconds=5.0, check_seconds=30.0),
             )
