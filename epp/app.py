@@ -150,6 +150,7 @@ class App:
             pool=self.pool,
             index=self.prompts.others,
             picked=self._picked,
+            confidence=self.knowledge.confidence,
             policy=self.decisions,
             metrics=self.engine_metrics,
             fallbacks=settings.fallbacks,

@@ -68,11 +68,18 @@ def _print(record: DecisionRecord, other: DecisionRecord | None) -> None:
     if other is not None:
         title += f"; {other.policy}: {other.chosen}"
     table = Table(title=title, caption=f"{record.prompt_tokens} prompt tokens, model {record.model or 'not known'}")
-    for heading in ("", "endpoint", "cost", "cached", "wait s", "work s", "in flight", "queued", "kv used"):
+    for heading in ("", "endpoint", "cost", "cached", "sure", "wait s", "work s", "in flight", "queued", "kv used"):
         table.add_column(heading, justify="left" if heading in ("", "endpoint") else "right")
     for row in sorted(record.candidates, key=lambda row: (row.cost is None, row.cost or 0.0)):
         mark = ("*" if row.name == record.chosen else "") + ("o" if other and row.name == other.chosen else "")
-        numbers = (f"{row.cached_tokens}", _short(row.wait_seconds), _short(row.work_seconds), _short(row.in_flight))
+        sure = "-" if row.confidence is None else f"{row.confidence:.0%}"
+        numbers = (
+            f"{row.cached_tokens}",
+            sure,
+            _short(row.wait_seconds),
+            _short(row.work_seconds),
+            _short(row.in_flight),
+        )
         table.add_row(mark, row.name, _short(row.cost), *numbers, _short(row.queued), _short(row.kv_used))
     Console(width=None if sys.stdout.isatty() else 140).print(table)
 

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.metrics import EngineSample
@@ -79,6 +81,7 @@ class KvKnowledge:
         self._sample: Callable[[int], EngineSample | None] = lambda _column: None
         self._timer: asyncio.TimerHandle | None = None
         self._followed: dict[int, list[Followed]] = {}
+        self._confidence: NDArray[np.float64] = np.zeros(0)
         self._gone: Counter[str] = Counter()
         self._gone_skipped: Counter[str] = Counter()
         self._ranks = 0
@@ -152,6 +155,15 @@ class KvKnowledge:
     def match(self, prompt: Prompt) -> Match:
         """Leading cached tokens per column."""
         return self._feeds.match(prompt)
+
+    def confidence(self, columns: NDArray[np.intp]) -> NDArray[np.float64]:
+        """How sure it is what the endpoints of `columns`, which rise, hold: 0 to 1, of the least known rank of each.
+
+        As of the last second; what it returns does not change.
+        """
+        if len(columns) and columns[-1] >= len(self._confidence):
+            self._confidence = np.pad(self._confidence, (0, int(columns[-1]) + 1 - len(self._confidence)))
+        return self._confidence.take(columns)
 
     def has_events(self, column: int) -> bool:
         """Whether events tell what the endpoint of `column` holds."""
@@ -315,9 +327,16 @@ class KvKnowledge:
             sample = self._sample(column)
             for followed in ranks:
                 self._feeds.do(partial(followed.tick, now, self._options.mend_seconds, sample))
+        self._note_confidence()
         if self._inquiries is not None:
             self._inquiries.tick(now, self._connected)
         self._timer = asyncio.get_running_loop().call_later(1.0, self._tick)
+
+    def _note_confidence(self) -> None:
+        confidence = np.zeros(max(self._followed, default=-1) + 1)
+        for column, ranks in self._followed.items():
+            confidence[column] = min((followed.confidence()[0] for followed in ranks), default=0.0)
+        self._confidence = confidence
 
     def _tell_block_sizes(self) -> None:
         """One warning, however many workers it concerns."""

@@ -34,6 +34,8 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
     columns: NDArray[np.intp]
     cached_tokens: NDArray[np.int64]
     """Leading tokens of this request's prompt that the endpoint holds."""
+    confidence: NDArray[np.float64]
+    """How sure the index is of what the endpoint holds, 0 to 1: less after lost events, or with none at all."""
     in_flight: NDArray[np.int64]
     """Requests reserved and not yet ended."""
     prefill_tokens: NDArray[np.int64]
@@ -78,6 +80,7 @@ class Candidates(msgspec.Struct, frozen=True, kw_only=True):
 _COLUMNS = (
     "columns",
     "cached_tokens",
+    "confidence",
     "in_flight",
     "prefill_tokens",
     "decode_tokens",

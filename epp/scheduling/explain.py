@@ -31,6 +31,8 @@ class CandidateRecord:
     cost: float | None
     """By the policy's own measure, less is better; None: filtered out."""
     cached_tokens: int
+    confidence: float | None = None
+    """How sure the index was of them."""
     in_flight: int | None
     """None, here and below also where the policy looks at no load."""
     prefill_tokens: int | None
@@ -128,6 +130,7 @@ class _Seen(NamedTuple):
     endpoints: tuple[Endpoint, ...]
     prompt_tokens: int
     cached_tokens: NDArray[np.int64]
+    confidence: NDArray[np.float64]
     in_flight: NDArray[np.int64]
     prefill_tokens: NDArray[np.int64]
     decode_tokens: NDArray[np.int64]
@@ -154,6 +157,7 @@ def _seen(candidates: Candidates) -> _Seen:
         candidates.endpoints,
         candidates.prompt_tokens,
         candidates.cached_tokens,
+        candidates.confidence,
         candidates.in_flight,
         candidates.prefill_tokens,
         candidates.decode_tokens,
@@ -183,6 +187,7 @@ def _record(made: _Made) -> DecisionRecord:
                 host_port=endpoint.host_port,
                 cost=_known(choice.costs[i]),
                 cached_tokens=int(seen.cached_tokens[i]),
+                confidence=_known(seen.confidence[i]),
                 in_flight=int(seen.in_flight[i]) if seen.load_known else None,
                 prefill_tokens=int(seen.prefill_tokens[i]) if seen.load_known else None,
                 decode_tokens=int(seen.decode_tokens[i]) if seen.load_known else None,
@@ -210,6 +215,7 @@ def _candidates(record: DecisionRecord) -> Candidates:
         endpoints=tuple(_endpoint(row) for row in rows),
         columns=np.arange(len(rows)),
         cached_tokens=whole(lambda row: row.cached_tokens),
+        confidence=real(lambda row: row.confidence),
         in_flight=whole(lambda row: row.in_flight),
         prefill_tokens=whole(lambda row: row.prefill_tokens),
         decode_tokens=whole(lambda row: row.decode_tokens),

@@ -72,6 +72,10 @@ def _nobody_hears(_column: int, _prompt: Prompt) -> None:
     """Picks are told to nobody."""
 
 
+def _no_doubt(columns: NDArray[np.intp]) -> NDArray[np.float64]:
+    return np.ones(len(columns))
+
+
 class Scheduler:
     """Chooses among the pool's endpoints with one policy, and keeps the load and rates that the choice needs."""
 
@@ -89,8 +93,12 @@ class Scheduler:
         models: Models | None = None,
         slow_start_seconds: float = 0.0,
         picked: Callable[[int, Prompt], None] = _nobody_hears,
+        confidence: Callable[[NDArray[np.intp]], NDArray[np.float64]] = _no_doubt,
     ) -> None:
-        """`picked` hears the column and the prompt of every pick."""
+        """`picked` hears the column and the prompt of every pick.
+
+        `confidence` says how sure `index` is of what each of some columns holds, 0 to 1.
+        """
         self._pool = pool
         self._index = index
         self.policy = policy
@@ -99,6 +107,7 @@ class Scheduler:
         self._fallbacks = fallbacks
         self._usual_prefill = 0.0
         self._picked = picked
+        self._confidence = confidence
         self._slow_start = slow_start_seconds
         self._joined_at: NDArray[np.float64] = np.full(0, -np.inf)
         self._young_until = -np.inf
@@ -279,6 +288,7 @@ class Scheduler:
             endpoints=endpoints,
             columns=columns,
             cached_tokens=cached,
+            confidence=self._confidence(columns),
             in_flight=load.in_flight,
             prefill_tokens=load.prefill_tokens,
             decode_tokens=load.decode_tokens,
@@ -305,6 +315,7 @@ class Scheduler:
             endpoints=endpoints,
             columns=columns,
             cached_tokens=self._zeros,
+            confidence=self._unknown,
             in_flight=self._zeros,
             prefill_tokens=self._zeros,
             decode_tokens=self._zeros,

@@ -296,6 +296,7 @@ async def test_equal_prompts_find_each_other_before_the_event_comes(world, publi
     publisher.publish(batch(removed([3])))
     await world.until_cached(8)
     assert world.knowledge.status().ranks[0].confidence == 1
+    await world.until(lambda: world.knowledge.confidence(np.array([0, 5])).tolist() == [1.0, 0.0])  # 5 is not followed
 
 
 async def test_prompts_compared_as_text_outlive_the_wait_for_events_that_cannot_come(publisher):

@@ -40,6 +40,7 @@ def test_the_last_decisions_are_kept_newest_first_with_what_the_policy_saw():
     assert [row.cached_tokens for row in newest.candidates] == [0, 900, 0]
     assert sum(row.in_flight for row in newest.candidates) == 4, "before its own reservation"
     assert newest.candidates[0].queued is None
+    assert newest.candidates[0].confidence == 1.0
 
 
 def test_another_policy_decides_again_from_what_was_known_then():
