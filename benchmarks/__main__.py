@@ -71,6 +71,7 @@ BENCHMARKS = {
     "idle": ("idle_100",),
     "kube": ("kube_event", "kube_list_1000", "kube_gone_delay"),
     "replicas": ("replica_share", "processes_cpu", "processes_rate"),
+    "warm_start": ("warm_start", "warm_start_p99"),
     "dead": ("dead_kill_failures", "dead_kill_pick", "dead_hole_pick", "dead_blind_pick"),
     "robustness": (
         "robust_plain",

@@ -45,6 +45,7 @@ class Giver:
         self._stock = stock
         self._drain: Drain | None = None
         self._sockets: list[zmq.Socket[bytes]] = []
+        self._reads: dict[zmq.Socket[bytes], Callable[[], bool]] = {}
         self._takers: dict[bytes, _Taker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.given = 0
@@ -67,7 +68,8 @@ class Giver:
                 router.bind(place)
             except zmq.ZMQError as error:
                 raise OSError(f"{place}: {error.strerror}") from None
-            drain.watch(router, _reader(router, self._hear))
+            self._reads[router] = read = _reader(router, self._hear)
+            drain.watch(router, read)
 
     async def stop(self) -> None:
         """Give up what is under way."""
@@ -79,6 +81,7 @@ class Giver:
                 self._drain.forget(socket)
             socket.close(linger=0)
         self._sockets.clear()
+        self._reads.clear()
 
     def _hear(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
         if len(frames) != 3:
@@ -115,6 +118,7 @@ class Giver:
                 if chunk:
                     await asyncio.wait_for(taker.credit.acquire(), _PATIENCE_SECONDS)
                     _send(taker.socket, taker.identity, DATA, chunk)
+                    self._look_again(taker.socket)
                     size += len(chunk)
                 await asyncio.sleep(spent * (1 / _SHARE - 1))
             _send(taker.socket, taker.identity, END, b"")
@@ -127,6 +131,11 @@ class Giver:
             _send(taker.socket, taker.identity, NO, b"")
         finally:
             del self._takers[taker.identity]
+
+    def _look_again(self, socket: zmq.Socket[bytes]) -> None:
+        """Sending on a ZMQ socket may take the signal that something can be read."""
+        if self._drain is not None:
+            self._drain.wake(self._reads[socket])
 
 
 def _send(socket: zmq.Socket[bytes], identity: bytes, kind: bytes, payload: bytes) -> None:

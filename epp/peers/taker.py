@@ -64,6 +64,7 @@ class Taker:
         self._drain = drain
         self._key = key
         self._shelf = shelf
+        self._reads: dict[zmq.Socket[bytes], Callable[[], bool]] = {}
 
     async def take(self, places: Iterable[str]) -> Taken:
         """A snapshot from the first of `places` that is warm. Raises NoSnapshotError."""
@@ -115,6 +116,7 @@ class Taker:
                 if kind != DATA:
                     break
                 socket.send_multipart([MORE, b""])
+                self._drain.wake(self._reads[socket])  # sending may take the signal that something can be read
                 images += [image async for image in _paced(decoder, payload)]
         except SnapshotError as error:
             raise NoSnapshotError(f"it is damaged: {error}") from None
@@ -136,17 +138,19 @@ class Taker:
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.ZMQError:
-                return False
+                return False  # also once it is closed
             if len(frames) == 2:
                 answers.put_nowait((frames[0], frames[1]))
             return True
 
         socket.connect(place)
+        self._reads[socket] = read
         self._drain.watch(socket, read)
         try:
             yield socket, answers
         finally:
             self._drain.forget(socket)
+            del self._reads[socket]
             socket.close(linger=0)
 
 
