@@ -1,6 +1,5 @@
 """What gateways say beside the HTTP messages: headers, the subset hint, the endpoint that answered."""
 
-from collections.abc import Iterable
 from ipaddress import ip_address
 
 from google.protobuf.struct_pb2 import Value
@@ -39,9 +38,9 @@ class Headers:
         raw = header.raw_value
         return raw.decode("utf-8", "replace") if raw else header.value
 
-    def drop(self, names: Iterable[str]) -> None:
+    def drop(self, names: frozenset[str]) -> None:
         """Forget these."""
-        for name in self._by_name.keys() & names:
+        for name in names.intersection(self._by_name):
             del self._by_name[name]
 
 

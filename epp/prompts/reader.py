@@ -134,7 +134,7 @@ class PromptReader:
             prompt = NO_PROMPT
             self._say_without("not_needed")
         self._metrics.read(understood.api, prompt.source, len(prompt.tokens), perf_counter() - start)
-        self._read[prompt.source.value] += 1
+        self._read[prompt.source] += 1
         return Request(
             id=request_id,
             api=understood.api,
