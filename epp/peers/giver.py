@@ -108,6 +108,7 @@ class Giver:
         started, size = time.monotonic(), 0
         try:
             _send(taker.socket, taker.identity, OPENING, msgspec.msgpack.encode(self._stock.opening()))
+            self._look_again(taker.socket)
             steps = self._stock.snapshot()
             while True:
                 begun = time.perf_counter()

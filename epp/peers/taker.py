@@ -73,6 +73,7 @@ class Taker:
         place = await self._warm_one(usable)
         async with self._line(place) as (socket, answers):
             socket.send_multipart([BEGIN, b""])
+            self._drain.wake(self._reads[socket])
             opening = await _opening(answers)
             images, blocks = await self._images(socket, answers, opening)
         self._shelf.offer(images)
@@ -96,6 +97,7 @@ class Taker:
     async def _is_warm(self, place: str) -> str | None:
         async with self._line(place) as (socket, answers):
             socket.send_multipart([HELLO, b""])
+            self._drain.wake(self._reads[socket])
             try:
                 kind, payload = await asyncio.wait_for(answers.get(), _HELLO_SECONDS)
                 hello = msgspec.msgpack.decode(payload, type=Hello)
