@@ -46,7 +46,7 @@ async def test_the_admin_sees_all(gateway_api: Cluster, tmp_path: Path):
     assert [pod.metadata.name for pod in body.sections.pods.objects] == ["a"]
     assert [pool.metadata.namespace for pool in body.sections.inference_pools.objects if pool.metadata.name == "pool"]
     assert body.sections.http_routes.state is State.OK
-    assert body.sections.destination_rules.state is State.ABSENT
+    assert body.sections.dynamo_graphs.state is State.ABSENT
     assert body.platform.server_version.startswith("v1.")
     assert "v1" in body.platform.api_groups["gateway.networking.k8s.io"]
 

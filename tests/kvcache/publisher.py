@@ -101,7 +101,7 @@ class Publisher:
             if not self.answer:
                 continue
             topic = [b""] if self._topic_in_replay else []
-            wanted = [item for item in sorted(self.kept.items()) if item[0] >= int.from_bytes(start, "big")]
+            wanted = [item for item in sorted(self.kept.copy().items()) if item[0] >= int.from_bytes(start, "big")]
             for sent, (seq, payload) in enumerate(wanted):
                 if self.replay_room is None or sent < self.replay_room or self._draw.random() < 0.7:
                     self._router.send_multipart([client, b"", *topic, seq.to_bytes(8, "big"), payload])
