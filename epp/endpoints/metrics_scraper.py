@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from epp.endpoints.answer_time import AnswerTime
 from epp.endpoints.endpoint import Endpoint, host_port
 from epp.endpoints.metrics import EngineMetrics, EngineSample, MetricsStatus
 from epp.endpoints.metrics_client import PageConnection
@@ -29,10 +30,8 @@ _ENGINE_PAUSE = 5.0
 _SETTLE = 1.5
 """An endpoint whose readings do not change is asked this many times less often from one reading to the next."""
 _SILENCE_SECONDS = 0.6
-"""An engine that answered before and now leaves us without an answer for so long looks dead,"""
-_SILENCE_FACTOR = 4.0
-"""if it does not usually take a good part of that time."""
-_FORGET = 0.8
+"""An engine that answered before and now leaves us without an answer for so long looks dead, unless it usually takes a
+good part of that time."""
 _LOOK_SECONDS = 0.1
 """How often we look for such engines."""
 _SMOOTHING = 0.05
@@ -74,8 +73,7 @@ class _Target:
         self.asked_at = 0.0
         self.last: tuple[float | None, ...] = ()
         self.failing = False
-        self.usual_seconds = 0.0
-        """How long it took to answer of late."""
+        self.answer_time = AnswerTime()
         self.doubted = False
         """Whether its present silence was told."""
         self.connecting: asyncio.Task[None] | None = None
@@ -92,7 +90,7 @@ class _Target:
 
     def silent(self, now: float) -> bool:
         """Whether an answer is overdue from an engine that answered before."""
-        patience = max(_SILENCE_SECONDS, self.usual_seconds * _SILENCE_FACTOR)
+        patience = self.answer_time.patience(_SILENCE_SECONDS)
         return bool(self.last) and self.connection.waiting and now - self.asked_at > patience
 
     def close(self) -> None:
@@ -275,7 +273,7 @@ class MetricsScraper:
             target.failing = False
             _log.info("engine metrics are back", endpoint=target.endpoint.name)
         target.doubted = False
-        target.usual_seconds = max(now - target.asked_at, target.usual_seconds * _FORGET)
+        target.answer_time.note(now - target.asked_at)
         self._settle(target, sample, now - target.asked_at)
         spent = _OVERHEAD * (time.thread_time() - begun) + 0.0002
         self._cost += _SMOOTHING * (spent - self._cost)

@@ -16,6 +16,7 @@ import structlog
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter
 
+from epp.endpoints.answer_time import AnswerTime
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.metrics import EngineMetrics
 from epp.endpoints.pool import Pool
@@ -28,10 +29,8 @@ _log = structlog.get_logger(__name__)
 
 SILENCE_SECONDS = 0.3
 PATIENCE_SECONDS = 0.35
-"""Time to answer; a worker that usually takes long has _PATIENCE_FACTOR times its usual time."""
+"""Time to answer; a worker that usually takes long has more (`AnswerTime`)."""
 LOOK_SECONDS = 0.05
-_PATIENCE_FACTOR = 4.0
-_FORGET = 0.8
 _LONGEST_PAUSE = 10.0
 """Between two questions where nobody ever answers: a NetworkPolicy may let only the gateway in."""
 
@@ -183,7 +182,7 @@ class _Watched:
     def __init__(self, endpoint: Endpoint, told: Callable[[bool], None]) -> None:
         self.endpoint = endpoint
         self.pulse = Pulse(endpoint, told)
-        self._usual_seconds = 0.0
+        self._answer_time = AnswerTime()
         self._asked_at = 0.0
         self._not_before = -np.inf
         self._pause = SILENCE_SECONDS
@@ -197,12 +196,12 @@ class _Watched:
 
     def overdue(self, now: float) -> bool:
         """Whether the open question should have been answered by now."""
-        patience = max(PATIENCE_SECONDS, _PATIENCE_FACTOR * self._usual_seconds)
+        patience = self._answer_time.patience(PATIENCE_SECONDS)
         return self.pulse.asked_at is not None and now - self.pulse.asked_at >= patience
 
     def answered(self, now: float) -> None:
         """A sign of life came."""
-        self._usual_seconds = max(now - self._asked_at, self._usual_seconds * _FORGET)
+        self._answer_time.note(now - self._asked_at)
         self._pause = SILENCE_SECONDS
 
     def missed(self, now: float) -> None:
