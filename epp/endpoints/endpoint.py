@@ -11,6 +11,9 @@ HostPort = NewType("HostPort", str)
 Place = NewType("Place", str)
 """What tells an endpoint from all others that exist now: its `ip:port`, and its rank where several share that."""
 
+Incarnation = tuple[str, str, int, Place]
+"""Name, uid, generation and place: what tells one run of a worker from all others."""
+
 HTTP = "http"
 H2C = "kubernetes.io/h2c"
 """Values of `spec.appProtocol` of an InferencePool: HTTP/1.1, and HTTP/2 without TLS."""
@@ -71,7 +74,7 @@ class Endpoint:
     """Dynamo's worker instance id, which its sidecar demands in a header; None: not a Dynamo worker."""
     host_port: HostPort = field(init=False)
     place: Place = field(init=False, compare=False)
-    incarnation: tuple[str, str, int, Place] = field(init=False, compare=False)
+    incarnation: Incarnation = field(init=False, compare=False)
     """What tells this run of the worker from an earlier one at the same place."""
 
     def __post_init__(self) -> None:

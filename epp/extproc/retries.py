@@ -3,9 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Callable
 
-import xxhash
-
 from epp.endpoints.endpoint import Endpoint, HostPort
+from epp.scheduling.name_hash import name_hash
 
 _MAX_KEPT = 4096
 _SECONDS = 30.0
@@ -22,7 +21,7 @@ class Retries:
     def failed(self, request_id: str, endpoint: Endpoint, now: float) -> None:
         """The pick for this request came to nothing: reset, refused, or answered with 5xx."""
         if request_id:
-            request = _hash(request_id)
+            request = name_hash(request_id)
             self.heard(request, endpoint, now)
             self.on_failed(request, endpoint)
 
@@ -35,12 +34,8 @@ class Retries:
 
     def avoid(self, request_id: str, now: float) -> frozenset[HostPort]:
         """Where earlier attempts of this request failed; empty for a first attempt."""
-        return self._avoid(_hash(request_id), now) if self._failed and request_id else frozenset()
+        return self._avoid(name_hash(request_id), now) if self._failed and request_id else frozenset()
 
     def _avoid(self, request: int, now: float) -> frozenset[HostPort]:
         at, endpoints = self._failed.get(request, (now, frozenset()))
         return endpoints if now - at < _SECONDS else frozenset()
-
-
-def _hash(request_id: str) -> int:
-    return xxhash.xxh3_64_intdigest(request_id.encode(errors="surrogatepass"))

@@ -7,7 +7,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from epp.endpoints.endpoint import Place
+from epp.endpoints.endpoint import Incarnation
 from epp.prompts.prompt import Prompt, Request
 from epp.scheduling.candidates import Candidates
 
@@ -50,7 +50,7 @@ class SentPrefixes:
 class _Sent:
     """Keys of the blocks sent to one endpoint, least recently sent first."""
 
-    def __init__(self, incarnation: tuple[str, str, int, Place], capacity: int) -> None:
+    def __init__(self, incarnation: Incarnation, capacity: int) -> None:
         self.incarnation = incarnation
         self._capacity = capacity
         self._keys: OrderedDict[int, None] = OrderedDict()

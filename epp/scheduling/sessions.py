@@ -3,11 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Callable
 
-import xxhash
-
-from epp.endpoints.endpoint import Endpoint, Place
-
-Incarnation = tuple[str, str, int, Place]
+from epp.endpoints.endpoint import Endpoint, Incarnation
+from epp.scheduling.name_hash import name_hash
 
 
 class Sessions:
@@ -21,7 +18,7 @@ class Sessions:
 
     def bind(self, name: str, endpoint: Endpoint, now: float) -> None:
         """A pick of ours sent a request of that session to `endpoint`."""
-        session = _hash(name)
+        session = name_hash(name)
         self.heard(session, endpoint, now)
         self.on_bind(session, endpoint)
 
@@ -34,9 +31,5 @@ class Sessions:
 
     def last(self, name: str, now: float, ttl: float) -> Incarnation | None:
         """Where the session went, if that is no more than `ttl` seconds ago."""
-        bound = self._bound.get(_hash(name)) if self._bound else None
+        bound = self._bound.get(name_hash(name)) if self._bound else None
         return bound[0] if bound is not None and now - bound[1] <= ttl else None
-
-
-def _hash(name: str) -> int:
-    return xxhash.xxh3_64_intdigest(name.encode(errors="surrogatepass"))
