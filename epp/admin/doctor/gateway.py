@@ -6,6 +6,7 @@ from epp.admin.doctor.finding import Finding, error, unknown, warning
 from epp.admin.doctor.read import read, read_or_raise
 from epp.endpoints.kubernetes.client import ApiError, KubernetesClient, UnreachableError
 from epp.endpoints.kubernetes.watch import NOT_FOUND
+from epp.readiness.chain import is_ready
 from epp.readiness.snapshot.core_objects import Pod, Service, ServicePort
 from epp.readiness.snapshot.gateway_objects import (
     GATEWAY_GROUP,
@@ -141,12 +142,7 @@ async def _behind(client: KubernetesClient, namespace: str, where: str, selector
     pods = await read(client, f"/api/v1/namespaces/{namespace}/pods", PodList, where, {"labelSelector": labels})
     if isinstance(pods, Finding):
         return [pods]
-    if any(_ready(pod) for pod in pods.items):
+    if any(map(is_ready, pods.items)):
         return []
     what = f"no ready pod with {labels} stands behind it, so no gateway reaches the EPP"
     return [error(where, what, "see `kubectl describe pod` of the EPP, and its log")]
-
-
-def _ready(pod: Pod) -> bool:
-    found = condition(pod.status.conditions, "Ready")
-    return found is not None and found.status == "True" and not pod.metadata.deletion_timestamp
