@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import random
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -14,9 +13,10 @@ import aiohttp
 import pytest
 
 from epp.simulate.child import child
-from epp.simulate.envoy import RUN_HEADER, WORKER_HEADER, Envoy, EnvoyConfig, EnvoyError, find_envoy, running_envoy
+from epp.simulate.envoy import RUN_HEADER, WORKER_HEADER, Envoy, EnvoyConfig, running_envoy
 from epp.simulate.processes import Picker, Worker, await_line, running_picker, write_endpoints
 from tests.engines.test_engines import wheel
+from tests.envoy.installed import require_envoy
 from tests.waiting import free_ports, until
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
@@ -31,12 +31,7 @@ EACH = 8
 
 @pytest.fixture(autouse=True)
 def envoy_installed() -> None:
-    try:
-        find_envoy()
-    except EnvoyError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+    require_envoy()
 
 
 @contextlib.contextmanager

@@ -1,14 +1,13 @@
 """Everything in this folder needs the real Envoy."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from epp.settings import TransportName
-from epp.simulate.envoy import EnvoyError, find_envoy
 from tests.envoy.chain import Chain, running_chain
+from tests.envoy.installed import require_envoy
 from tests.small_model import write_small_model
 
 
@@ -22,13 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def envoy_installed() -> None:
-    """Without an Envoy the folder's tests are skipped, or fail where CI=true."""
-    try:
-        find_envoy()
-    except EnvoyError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+    require_envoy()
 
 
 @pytest.fixture(scope="session")
