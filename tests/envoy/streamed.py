@@ -1,5 +1,6 @@
 """Streamed answers that a test reads piece by piece from the socket."""
 
+import http.client
 import json
 import socket
 
@@ -9,10 +10,23 @@ def opened(port: int, *, max_tokens: int) -> socket.socket:
     raw = json.dumps(
         {"messages": [{"role": "user", "content": "hi"}], "max_tokens": max_tokens, "stream": True}
     ).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(raw)}\r\n\r\n"
+    return in_one_packet(port, "/v1/chat/completions", raw)
+
+
+def in_one_packet(port: int, path: str, body: bytes) -> socket.socket:
+    """A POST whose headers and body reach the gateway at `port` together, as most clients send them."""
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
     stream = socket.create_connection(("127.0.0.1", port), timeout=30)
-    stream.sendall(head.encode() + raw)
+    stream.sendall(head.encode() + body)
     return stream
+
+
+def status(stream: socket.socket) -> int:
+    """The status of the answer, of which the rest is not read."""
+    with stream:
+        response = http.client.HTTPResponse(stream)
+        response.begin()
+        return response.status
 
 
 def first_token(stream: socket.socket) -> None:

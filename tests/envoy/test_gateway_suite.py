@@ -6,7 +6,6 @@ Two pools of echo servers, each with an EPP of its own; the second is FailOpen.
 import http.client
 import json
 import secrets
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import yaml
 
 from epp.simulate.envoy import WORKER_HEADER, Envoy, running_bootstrap
 from epp.simulate.processes import Picker, running_picker
+from tests.envoy.streamed import in_one_packet, status
 from tests.readiness.translator import translate
 from tests.readiness.world import GIE, World, meta, pod
 from tests.waiting import free_port, free_ports
@@ -62,15 +62,6 @@ class Suite:
             return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
         finally:
             connection.close()
-
-    def ask_in_one_packet(self, path: str, body: bytes) -> int:
-        """The status. Headers and body reach the gateway together, as most clients send them."""
-        head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-        with socket.create_connection(("127.0.0.1", self.envoy.port), timeout=30) as connection:
-            connection.sendall(head.encode() + body)
-            response = http.client.HTTPResponse(connection)
-            response.begin()
-            return response.status
 
     def many(self, count: int, path: str, steer: str = "") -> Counter[str]:
         """Who served; every request is answered with 200."""
@@ -245,11 +236,11 @@ def test_a_picker_that_is_gone(suite: Suite) -> None:
         suite.kill(pool)
     try:
         assert suite.ask("/primary").status == 500
-        assert suite.ask_in_one_packet("/primary", b"{}") == 500
+        assert status(in_one_packet(suite.envoy.port, "/primary", b"{}")) == 500
         opened = suite.ask("/secondary")
         assert opened.status == 200
         assert opened.worker in suite.places("second")
-        assert suite.ask_in_one_packet("/secondary", b"{}") == 500
+        assert status(in_one_packet(suite.envoy.port, "/secondary", b"{}")) == 500
     finally:
         for pool in PODS:
             suite.start(pool)

@@ -11,10 +11,11 @@ import pytest
 from epp.settings import TransportName
 from tests.envoy.chain import running_chain
 from tests.envoy.replicas import Clients, ask, get, running_world
-from tests.envoy.streamed import everything, first_token, opened
+from tests.envoy.streamed import everything, first_token, in_one_packet, opened, status
 from tests.waiting import eventually
 
 HEALTH = {"picker_health_seconds": 0.25}
+CHAT = b'{"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}'
 
 
 @pytest.mark.slow
@@ -96,8 +97,8 @@ def test_without_any_replica_the_failure_mode_decides_for_requests_without_a_bod
         for i in (0, 1):
             world.replicas.running[i].process.kill()
             world.replicas.stopped(i)
-        answers = [ask(world.envoy.port, f"hello {i}") for i in range(5)]
-        assert {each.status for each in answers} == {500}, "whatever the mode, as the body is on its way already"
+        answers = {status(in_one_packet(world.envoy.port, "/v1/chat/completions", CHAT)) for _ in range(5)}
+        assert answers == {500}, "whatever the mode, as the body is on its way already"
         # Envoy lets it pass without a destination, where this Envoy's cluster has nobody; others would pick by chance.
         assert get(world.envoy.port, "/v1/models") == (503 if fails_open else 500)
         world.replicas.start(0)
